@@ -59,7 +59,8 @@ us_status us_cli_usage(us_cli *c, us_err *err, const char *fmt, ...) US_PRINTF(3
 /** Standard output, buffered; a write error is noticed at exit. */
 FILE *us_cli_out(us_cli *c);
 
-/** All commands, sorted by name; NULL-terminated. In cli/commands.c. */
+/** All commands, sorted by name; NULL-terminated. CMake writes the table from the list of cmd_*.c: a file cmd_foo.c that defines
+ *  `const us_command us_cmd_foo` (declared nowhere else) is all a new command takes. */
 extern const us_command *const us_commands[];
 
 #endif
