@@ -8,6 +8,7 @@
 #define US_MODEL_FAMILY_H
 
 #include "base/str.h"
+#include "kernels/router.h"
 
 /** How a group of experts is scored, and so how small it may get. */
 typedef enum us_group_rule {
@@ -16,13 +17,6 @@ typedef enum us_group_rule {
     US_GROUP_TOP2_SUM,  /* sum of the two best (deepseek_v3 and kin): two are needed */
     US_GROUP_ONE_EACH,  /* exactly one expert per group (Pangu Pro): E' divisible by k */
 } us_group_rule;
-
-/** Router mathematics: the codes of spec/families-2026.md section 2. */
-typedef enum us_router_math {
-    US_ROUTER_SM, US_ROUTER_SM_PLUS, US_ROUTER_SM0, US_ROUTER_DS2, US_ROUTER_DS3, US_ROUTER_DS3_0, US_ROUTER_V4, US_ROUTER_SB,
-    US_ROUTER_SBX, US_ROUTER_SBE, US_ROUTER_TKS, US_ROUTER_L4, US_ROUTER_ERN, US_ROUTER_LCF, US_ROUTER_PHI, US_ROUTER_GM4,
-    US_ROUTER_INK, US_ROUTER_KOL, US_ROUTER_FLI, US_ROUTER_M4, US_ROUTER_ZAY, US_ROUTER_MOGE, US_ROUTER_OTHER,
-} us_router_math;
 
 /** Projection an expert tensor holds, and how a stacked one lies. */
 typedef enum us_projection {
