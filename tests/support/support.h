@@ -38,6 +38,11 @@ void test_mkdir(const char *path);
 /** Copy a folder with all below it; links are followed. */
 void test_copy_tree(const char *from, const char *to);
 void test_remove_tree(const char *path);
+/**
+ * Some transports store a link as a small text file that holds its target. Turn such files below folder (a copy!) back into links: files of up to 255 bytes
+ * whose whole text is one path without white space, and which are named *.safetensors, have no dot in their name, or point upwards.
+ */
+void test_restore_links(const char *folder);
 /** The first difference between two trees (names, kinds, bytes) as a text, or NULL when they are equal. Links are followed. */
 const char *test_tree_difference(const char *a, const char *b);
 
