@@ -65,7 +65,7 @@ static us_status read_config(opening *o) {
         US_TRY(read_doc(o, "config.json", CONFIG_MAX, &c->config));
     }
     if (c->config.n_nodes && us_json_type_of(&c->config, 0) != US_JSON_OBJECT) {
-        us_fail(o->err, US_E_FORMAT, "json", "config.json is not a JSON object");
+        us_fail(o->err, US_E_FORMAT, "type", "config.json is not a JSON object");
         us_err_where(o->err, "%s", c->path);
         return US_E_FORMAT;
     }
@@ -162,6 +162,19 @@ static bool top_level(const us_fs_entry *e) {
     return !strchr(e->name, '/');
 }
 
+static bool is_weight_file(const char *path) {
+    static const char *const suffixes[] = {".safetensors", ".safetensors.index.json", ".bin.index.json", ".pth", ".pt",  ".ckpt",
+                                           ".gguf",        ".h5",                     ".msgpack",        ".onnx"};
+    static const char *const bins[] = {"pytorch_model", "consolidated", "adapter_model"};
+    const char *slash = strrchr(path, '/');
+    us_str name = us_str_z(slash ? slash + 1 : path);
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (us_str_ends(name, us_str_z(suffixes[i]))) return true;
+    for (size_t i = 0; i < sizeof bins / sizeof *bins; i++)
+        if (us_str_starts(name, us_str_z(bins[i])) && us_str_ends(name, US_LIT(".bin"))) return true;
+    return false;
+}
+
 static us_status shards_without_index(opening *o, const us_fs_entry *files, size_t n) {
     uint32_t shard;
     for (size_t i = 0; i < n; i++)
@@ -169,9 +182,12 @@ static us_status shards_without_index(opening *o, const us_fs_entry *files, size
     for (size_t i = 0; i < n; i++)
         if (top_level(&files[i]) && us_str_ends(us_str_z(files[i].name), US_LIT(".safetensors"))) US_TRY(add_shard(o, us_str_z(files[i].name), &shard));
     if (o->c->n_shards > 0) return US_OK;
-    us_fail(o->err, US_E_REFUSED, "no-weights", "the folder holds no safetensors file");
+    bool other_form = false;
+    for (size_t i = 0; i < n; i++) other_form |= is_weight_file(files[i].name);
+    us_fail(o->err, US_E_REFUSED, other_form ? "no-weights" : "mismatch",
+            other_form ? "the folder holds weights, but no safetensors file" : "the folder holds no weights for its config.json");
     us_err_where(o->err, "%s", o->c->path);
-    us_err_todo(o->err, "convert the weights to safetensors first");
+    us_err_todo(o->err, other_form ? "convert the weights to safetensors first" : "fetch the checkpoint again");
     return US_E_REFUSED;
 }
 
@@ -249,19 +265,6 @@ static us_status read_tensors(opening *o) {
 }
 
 /* ---- the other files ---- */
-
-static bool is_weight_file(const char *path) {
-    static const char *const suffixes[] = {".safetensors", ".safetensors.index.json", ".bin.index.json", ".pth", ".pt",  ".ckpt",
-                                           ".gguf",        ".h5",                     ".msgpack",        ".onnx"};
-    static const char *const bins[] = {"pytorch_model", "consolidated", "adapter_model"};
-    const char *slash = strrchr(path, '/');
-    us_str name = us_str_z(slash ? slash + 1 : path);
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
-        if (us_str_ends(name, us_str_z(suffixes[i]))) return true;
-    for (size_t i = 0; i < sizeof bins / sizeof *bins; i++)
-        if (us_str_starts(name, us_str_z(bins[i])) && us_str_ends(name, US_LIT(".bin"))) return true;
-    return false;
-}
 
 /* Files that are rewritten, not copied: documents that are edited, and the manifest of an earlier run. */
 static bool is_rewritten(const char *name) {

@@ -36,6 +36,11 @@ typedef struct us_role {
     us_str head;      /* EXPERT: name up to and including "experts." */
     us_str rest;      /* EXPERT: behind the number and its dot, e.g. "gate_proj.weight" */
     const us_expert_tensor *desc; /* SLICE/EXPERT: the table's row (projection, layout), or NULL for quantisation companions */
+    const us_router_tensor *router; /* SLICE: the table's row of a router tensor, or NULL */
+    bool companion;       /* SLICE: scale or bias beside a stacked tensor */
+    bool in_block;        /* below a MoE block and not named by the table */
+    bool under_experts;   /* the same, below "experts." */
+    bool in_mtp;          /* belongs to a multi-token-prediction layer */
 } us_role;
 
 typedef struct us_moe_block {
@@ -44,6 +49,7 @@ typedef struct us_moe_block {
     uint32_t layer;      /* number in the tensor names */
     bool mtp;
     bool hash;           /* routed by a token table */
+    bool stacked;        /* experts stacked in one tensor a projection */
     uint32_t n_experts;  /* from router rows (zero experts and shared rows not counted) */
     uint32_t tail_rows;  /* extra router rows behind the experts that stay last (zero experts) */
     uint32_t router;     /* tensor index of the router weight, or UINT32_MAX */
@@ -77,6 +83,14 @@ typedef struct us_structure {
 /** ck must have been opened with its shards. */
 us_status us_structure_resolve(us_ctx *ctx, const us_checkpoint *ck, us_structure **out, us_err *err) US_WARN_UNUSED;
 void us_structure_free(us_structure *s);
+
+typedef enum us_name_kind {
+    US_NAME_OTHER,   /* names no expert */
+    US_NAME_EXPERT,  /* an expert of a MoE block of this checkpoint */
+    US_NAME_FOREIGN, /* has "experts.<n>" but no block of this checkpoint before it */
+} us_name_kind;
+/** What a module or tensor name says of experts. EXPERT: *block, *expert (perhaps beyond the count), *rest behind the number with its dot. Outputs may be NULL. */
+us_name_kind us_structure_expert_of_name(const us_structure *s, us_str name, uint32_t *block, uint32_t *expert, us_str *rest);
 
 /**
  * May every block keep n experts? US_OK or US_E_REFUSED with class not-positive, above-experts, below-top-k, groups-divide, group-too-small or

@@ -1,0 +1,10 @@
+/* Hy3. Facts: spec/families-2026.md 5.4. */
+#include "model/family.h"
+
+const us_family us_family_hy_v3 = {
+    .name = "hy_v3", .types = "hy_v3",
+    .block = "mlp.", .count_keys = "num_experts|num_local_experts", .top_k_keys = "num_experts_per_tok",
+    .router = US_ROUTER_SBE, .routers = {{"router.gate.weight", 0, US_ROUTER_WEIGHT}, {"expert_bias", 0, US_ROUTER_CORRECTION}},
+    .projections = US_PROJ_GUD, .known = "shared_mlp.",
+    .placement = US_PLACE_FIRST_DENSE, .mtp = US_MTP_NUMBERED, .mtp_keys = "num_nextn_predict_layers", .tied = false, .backbone = US_BACK_OTHER,
+};

@@ -1,0 +1,10 @@
+/* Laguna: the bias lies under experts without being one. Facts: spec/families-2026.md 5.4, 6. */
+#include "model/family.h"
+
+const us_family us_family_laguna = {
+    .name = "laguna", .types = "laguna",
+    .block = "mlp.", .count_keys = "num_experts|num_local_experts", .top_k_keys = "num_experts_per_tok",
+    .router = US_ROUTER_SBX, .routers = {{"gate.weight", 0, US_ROUTER_WEIGHT}, {"experts.e_score_correction_bias", 0, US_ROUTER_CORRECTION}},
+    .projections = US_PROJ_GUD, .known = "shared_expert.",
+    .placement = US_PLACE_FIRST_DENSE, .mtp = US_MTP_NONE, .mtp_keys = "num_nextn_predict_layers", .tied = false, .backbone = US_BACK_OTHER,
+};

@@ -1,0 +1,11 @@
+/* openPangu Ultra MoE: the DeepSeek-V3 shape under other keys. Facts: spec/families-2026.md 5.5. */
+#include "model/family.h"
+
+const us_family us_family_pangu_ultra_moe = {
+    .name = "pangu_ultra_moe", .types = "pangu_ultra_moe",
+    .block = "mlp.", .count_keys = "num_routed_experts|n_routed_experts", .top_k_keys = "num_experts_per_tok",
+    .group_keys = "n_group", .topk_group_keys = "topk_group", .group_rule = US_GROUP_TOP2_SUM,
+    .router = US_ROUTER_DS3, .routers = US_GATE_CORRECTED, .stacked = US_STACK_ROWS, .projections = US_PROJ_GUD,
+    .known = "shared_experts.",
+    .placement = US_PLACE_FIRST_DENSE, .mtp = US_MTP_NUMBERED, .mtp_keys = "num_mtp_layers|num_nextn_predict_layers", .backbone = US_BACK_MLA,
+};
