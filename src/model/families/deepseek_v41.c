@@ -7,5 +7,5 @@ const us_family us_family_deepseek_v41 = {
     .router = US_ROUTER_V4,
     .routers = {{"gate.weight", 0, US_ROUTER_WEIGHT}, {"gate.bias", 0, US_ROUTER_CORRECTION}, {"gate.bias_vl", 0, US_ROUTER_CORRECTION}},
     .projections = US_PROJ_W123, .known = "shared_experts.",
-    .placement = US_PLACE_ALL, .mtp = US_MTP_NONE, .mtp_keys = "num_nextn_predict_layers", .backbone = US_BACK_OTHER,
+    .placement = US_PLACE_ALL, .mtp = US_MTP_NONE, .mtp_keys = "num_nextn_predict_layers", .backbone = US_BACK_V4,
 };
