@@ -15,7 +15,7 @@ enum { HEADER_TENSOR_MAX = 256 }; /* bytes of one header entry beside its name a
 us_status us_plan_note_edit(us_plan *p, const char *file, us_str path, us_str from, us_str to, us_err *err) {
     enum { SHOW_MAX = 200 };
     if (!us_grow(&p->edits, &p->cap_edits, p->n_edits + 1, sizeof *p->edits)) return us_fail_nomem(err, "planning");
-    us_plan_edit e = {.file = file, .path = us_arena_strndup(&p->arena, path.p, path.n)};
+    us_plan_edit e = {.file = file, .removed = !to.p, .path = us_arena_strndup(&p->arena, path.p, path.n)};
     if (from.p && from.n <= SHOW_MAX) e.from = us_arena_strndup(&p->arena, from.p, from.n);
     if (to.p && to.n <= SHOW_MAX) e.to = us_arena_strndup(&p->arena, to.p, to.n);
     if (!e.path || (from.p && from.n <= SHOW_MAX && !e.from) || (to.p && to.n <= SHOW_MAX && !e.to)) return us_fail_nomem(err, "planning");

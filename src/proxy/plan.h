@@ -39,7 +39,8 @@ typedef struct us_plan_shard {
 typedef struct us_plan_edit {
     const char *file;
     char *path;
-    char *from, *to; /* raw JSON; NULL = removed or too long to show */
+    char *from, *to; /* raw JSON; NULL = removed, or too long to show */
+    bool removed;
 } us_plan_edit;
 
 typedef struct us_plan {

@@ -1,0 +1,37 @@
+/**
+ * The bytes of one planned tensor as a stream, made from ranges of the source: what writing hashes and writes, and what verify compares.
+ *
+ * One reader a thread; memory is its two buffers, whatever the size of the tensor. Tests: with write.h and verify.h.
+ */
+#ifndef US_PROXY_STREAM_H
+#define US_PROXY_STREAM_H
+
+#include "proxy/plan.h"
+
+/** Replacement of dropped experts in token tables: for each hash-routed block, per old expert the new ones by nearness. */
+typedef struct us_table_map {
+    size_t n_blocks;
+    uint32_t **rank; /* per block, NULL unless hash-routed: n_experts * n new numbers, nearest first; a kept expert's first is itself */
+} us_table_map;
+
+/** Reads the router rows of hash-routed blocks; nearness is the cosine of router rows, ties to the lower number. */
+us_status us_table_map_create(const us_plan *p, us_table_map *out, us_err *err) US_WARN_UNUSED;
+void us_table_map_free(us_table_map *m);
+
+/** Takes the next n bytes of the tensor; data live until it returns. */
+typedef us_status (*us_stream_sink)(void *user, const void *data, size_t n, us_err *err);
+
+typedef struct us_stream {
+    const us_plan *p;
+    const us_table_map *tables;
+    unsigned char *buffer, *window; /* buffer_bytes each; owned */
+    size_t buffer_bytes;
+    uint64_t rows_changed;          /* of token tables, summed over calls */
+} us_stream;
+
+us_status us_stream_create(const us_plan *p, const us_table_map *tables, size_t buffer_bytes, us_stream *out, us_err *err) US_WARN_UNUSED;
+void us_stream_free(us_stream *s);
+/** Send all bytes of planned tensor i to sink, in order, in pieces of up to buffer_bytes. */
+us_status us_stream_run(us_stream *s, const us_plan_tensor *t, us_stream_sink sink, void *user, us_err *err) US_WARN_UNUSED;
+
+#endif
