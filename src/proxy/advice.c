@@ -77,6 +77,7 @@ static void trainer(say *o, const us_structure *s, uint32_t n) {
 
 static void loaders(say *o, const us_structure *s) {
     us_str type = model_type(s);
+    if (s->family->loaders) line(o, s->family->loaders);
     static const char *const per_expert_families[] = {"qwen2_moe", "qwen3_moe", "qwen3_next", "deepseek_v2", "deepseek_v3", "glm4_moe", "mixtral", "olmoe", "minimax_m2", NULL};
     if (is_stacked(s)) {
         for (int i = 0; per_expert_families[i]; i++) {

@@ -233,15 +233,27 @@ static us_status cut_object(work *w, us_err *err) {
     return cut_run(w, err);
 }
 
+static bool listed(us_str word, const char *const *list) {
+    for (int i = 0; list[i]; i++) {
+        if (us_str_eqz(word, list[i])) return true;
+    }
+    return false;
+}
+
+/* The keys of the family's table, and those that any family is known to use. */
 static us_status drop_mtp(work *w, us_err *err) {
     const us_json_doc *d = w->d;
     us_json_ref v;
     uint64_t n;
-    for (int i = 0; MTP_COUNT_KEYS[i]; i++) {
-        if (us_json_u64(d, v = us_json_get(d, w->object, MTP_COUNT_KEYS[i]), &n) && n) US_TRY(set_number(w, MTP_COUNT_KEYS[i], v, 0, err));
-    }
-    for (int i = 0; MTP_GONE_KEYS[i]; i++) {
-        if ((v = us_json_get(d, w->object, MTP_GONE_KEYS[i])) != US_JSON_NO) US_TRY(add(w, MTP_GONE_KEYS[i], v, NULL, err));
+    for (us_json_ref k = us_json_first(d, w->object); k != US_JSON_NO; k = us_json_next(d, w->object, v)) {
+        us_str name = us_json_string(d, k);
+        char key[128];
+        v = us_json_next(d, w->object, k);
+        if (name.n >= sizeof key) continue;
+        snprintf(key, sizeof key, "%.*s", US_STR_ARG(name));
+        if (listed(name, MTP_GONE_KEYS) || us_word_in(name, w->s->family->mtp_patterns)) US_TRY(add(w, key, v, NULL, err));
+        else if ((listed(name, MTP_COUNT_KEYS) || us_word_in(name, w->s->family->mtp_keys)) && us_json_u64(d, v, &n) && n)
+            US_TRY(set_number(w, key, v, 0, err));
     }
     bool use;
     if (us_json_bool(d, v = us_json_get(d, w->object, "use_mtp"), &use) && use) {

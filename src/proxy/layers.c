@@ -105,7 +105,7 @@ bool us_layer_is_mtp(const us_structure *s, const us_layer_cut *c, uint32_t tens
     us_str name = s->ck->tensors[tensor].name;
     uint32_t layer;
     size_t from, to;
-    if (s->roles[tensor].part == US_PART_MTP) return true;
+    if (s->roles[tensor].in_mtp || s->roles[tensor].part == US_PART_MTP) return true;
     if (s->roles[tensor].block != UINT32_MAX && s->blocks[s->roles[tensor].block].mtp) return true;
     if (us_str_starts(name, US_LIT("mtp.")) || us_str_starts(name, US_LIT("model.mtp."))) return true;
     return us_layer_number(c, name, &layer, &from, &to) && layer >= c->n_old;

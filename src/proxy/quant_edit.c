@@ -54,57 +54,25 @@ us_status us__plan_modules(us_plan *p, us_module **out, size_t *n, us_err *err) 
 
 /* ---- exact names ---- */
 
-/* The number behind "experts." in s from `at`; false when it is no plain number. *end behind it. */
-static bool expert_number(us_str s, size_t at, uint64_t *v, size_t *end) {
-    size_t i = at;
-    *v = 0;
-    while (i < s.n && s.p[i] >= '0' && s.p[i] <= '9' && i < at + 9) *v = *v * 10 + (uint64_t)(s.p[i++] - '0');
-    *end = i;
-    return i > at && (i == s.n || s.p[i] == '.');
-}
-
-/* Does the text hold "experts.<n>" as whole components? */
-static bool names_expert(us_str s) {
-    us_str word = US_LIT("experts.");
-    for (size_t i = 0; i + word.n < s.n; i++) {
-        uint64_t v;
-        size_t end;
-        if (i && s.p[i - 1] != '.') continue;
-        if (us_str_starts(us_str_sub(s, i, s.n), word) && expert_number(s, i + word.n, &v, &end)) return true;
-    }
-    return false;
-}
-
-/* The text up to and including "experts." of block b. */
-static void block_head(const us_plan *p, size_t b, us_buf *out) {
-    us_buf_clear(out);
-    us_buf_z(out, p->s->blocks[b].prefix);
-    us_buf_z(out, "experts.");
-}
-
 typedef enum exact { EXACT_OTHER, EXACT_RENAMED, EXACT_GONE } exact;
 
 /* Rule 8b, 8c. *name: the new one. */
 static us_status exact_entry(lists_work *w, us_str s, us_buf *name, exact *what, us_err *err) {
     us_plan *p = w->p;
-    us_buf head = {0};
+    uint32_t block, expert;
+    us_str rest;
+    us_name_kind kind = us_structure_expert_of_name(p->s, s, &block, &expert, &rest);
     *what = EXACT_OTHER;
     us_buf_clear(name);
-    for (size_t b = 0; b < p->s->n_blocks && *what == EXACT_OTHER; b++) {
-        uint64_t n;
-        size_t end;
-        block_head(p, b, &head);
-        us_str h = us_buf_view(&head);
-        if (!h.n || !us_str_starts(s, h) || !expert_number(s, h.n, &n, &end)) continue;
-        uint32_t id = p->active[b] && n < p->s->blocks[b].n_experts ? us_keep_new_id(p->keep, b, (uint32_t)n) : UINT32_MAX;
+    if (kind == US_NAME_EXPERT) {
+        uint32_t id = p->active[block] && expert < p->s->blocks[block].n_experts ? us_keep_new_id(p->keep, block, expert) : UINT32_MAX;
+        size_t digits = 0, end = s.n - rest.n; /* rest starts with its dot */
+        while (end > digits && s.p[end - 1 - digits] >= '0' && s.p[end - 1 - digits] <= '9') digits++;
         *what = id == UINT32_MAX ? EXACT_GONE : EXACT_RENAMED;
-        us_buf_str(name, h);
+        us_buf_str(name, us_str_sub(s, 0, end - digits));
         us_buf_printf(name, "%u", id);
         us_buf_str(name, us_str_sub(s, end, s.n));
-    }
-    name->failed |= head.failed;
-    us_buf_free(&head);
-    if (*what == EXACT_OTHER && names_expert(s)) {
+    } else if (kind == US_NAME_FOREIGN) {
         us_status st = us_fail(err, US_E_REFUSED, "cannot-renumber", "an entry names an expert of no MoE layer of this checkpoint, so it cannot be renumbered");
         us_err_where(err, "%s, \"%.*s\"", w->file, US_STR_ARG(s));
         return st;
