@@ -321,6 +321,16 @@ static void one_layer(tally *t, u64 l) {
         nemotron_layer(t, l);
         return;
     }
+    if (is(t, "longcat_flash")) { /* two attentions and two dense MLPs around one MoE; zero experts have router rows only */
+        mla(t, false);
+        mla(t, false);
+        t->n->n_attention_layers--; /* one layer, two caches */
+        dense_mlp(t);
+        dense_mlp(t);
+        t->repl += 4 * t->D + key(t, "zero_expert_num", 0) * t->D;
+        moe(t);
+        return;
+    }
     bool sparse = us_config_layer_is_moe(t->c, (uint32_t)l);
     if (b == US_BACK_GEMMA4) gemma4_layer(t, l);
     else {
@@ -374,7 +384,7 @@ static us_status read_shape(tally *t, us_err *err) {
     n->head_dim = us_config_u32(c, "head_dim|attention_head_dim", n->hidden / n->heads);
     if (n->head_dim == 0) n->head_dim = n->hidden / n->heads;
     n->window = us_config_u32(c, "sliding_window|sliding_window_size|attention_chunk_size", 0);
-    n->dense_ffn = us_config_u32(c, is(t, "minimax_m3") ? "dense_intermediate_size" : is(t, "llama4") ? "intermediate_size_mlp" : "intermediate_size|ffn_hidden_size", 0);
+    n->dense_ffn = us_config_u32(c, is(t, "minimax_m3") ? "dense_intermediate_size" : is(t, "llama4") ? "intermediate_size_mlp" : "ffn_hidden_size|intermediate_size", 0);
     t->D = n->hidden;
     t->H = n->heads;
     t->G = n->kv_heads;
@@ -394,7 +404,7 @@ static us_status read_shape(tally *t, us_err *err) {
     if (n->n_group < 1 || (method.p && us_str_eqz(method, "greedy"))) n->n_group = n->topk_group = 1;
     static const char own_width[] = "mixtral|olmoe|gpt_oss|granitemoe|llama4|phimoe|minimax_m2|minimax|flex_olmo|jamba";
     n->expert_ffn = us_config_u32(c, is(t, own_width) ? "intermediate_size" : "moe_intermediate_size|expert_ffn_hidden_size|intermediate_size", 0);
-    uint32_t shared = us_config_u32(c, "n_shared_experts|num_shared_experts|num_shared_expert|moe_num_shared_experts", is(t, "llama4") ? 1 : 0);
+    uint32_t shared = us_config_u32(c, "n_shared_experts|num_shared_experts|num_shared_expert|moe_num_shared_experts", is(t, "llama4|hunyuan_v1_moe") ? 1 : 0);
     n->shared_ffn = us_config_u32(c, "shared_expert_intermediate_size|moe_shared_expert_intermediate_size", shared * n->expert_ffn);
     if (is(t, "minimax_m3")) n->shared_ffn = us_config_u32(c, "shared_intermediate_size", n->expert_ffn) * (shared ? shared : 1);
     if (is(t, "qwen3_moe|minimax_m2")) n->shared_ffn = 0;
