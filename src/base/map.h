@@ -18,7 +18,7 @@ typedef struct us_map {
     size_t n, cap;
 } us_map;
 
-enum { US_MAP_NONE = UINT32_MAX };
+#define US_MAP_NONE UINT32_MAX
 
 void us_map_free(us_map *m);
 /** Value of key, or US_MAP_NONE. */

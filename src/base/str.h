@@ -71,7 +71,7 @@ static inline us_str us_buf_view(const us_buf *b) {
 
 /** "61.1 GB", "512 B": powers of 1000, three digits. Returns out. */
 const char *us_format_bytes(uint64_t n, char out[24]);
-/** "235.1 B", "3.4 M", "512": counts in powers of 1000. Returns out. */
+/** "235 B", "3.42 M", "512": counts in powers of 1000. Returns out. */
 const char *us_format_count(uint64_t n, char out[24]);
 
 #endif

@@ -85,7 +85,7 @@ typedef struct us_json_doc {
 } us_json_doc;
 
 typedef uint32_t us_json_ref; /* a node; US_JSON_NO = absent */
-enum { US_JSON_NO = UINT32_MAX };
+#define US_JSON_NO UINT32_MAX
 
 /** Parse. The text is borrowed and must outlive the document (see us_json_doc_take). Texts of 4 GiB and more are refused. */
 us_status us_json_doc_parse(us_json_doc *d, us_str text, unsigned flags, us_err *err) US_WARN_UNUSED;

@@ -9,7 +9,7 @@
 
 #include "model/structure.h"
 
-enum { US_LAYER_GONE = UINT32_MAX };
+#define US_LAYER_GONE UINT32_MAX
 
 typedef struct us_layer_cut {
     bool cut;          /* fewer trunk layers than the source has */
