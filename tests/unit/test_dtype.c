@@ -28,7 +28,7 @@ static double by_formula(unsigned code, int e, int m, char kind) {
 }
 
 static void same(double wanted, float got, const char *type, unsigned code) {
-    bool equal = isnan(wanted) ? isnan(got) : (double)got == wanted && signbit(got) == signbit(wanted);
+    bool equal = isnan(wanted) ? isnan(got) : (double)got == wanted && !signbit(got) == !signbit(wanted);
     if (!equal) fail_msg("%s code 0x%x: %.17g, wanted %.17g", type, code, (double)got, wanted);
 }
 

@@ -129,7 +129,9 @@ static int check_includes(const char *path, const char *text, us_buf *report) {
 static int check_shape(const char *path, const char *text, us_buf *report) {
     int bad = 0, lines = 0;
     for (const char *p = text; *p; p++) lines += *p == '\n';
-    if (strncmp(text, "/*", 2) != 0) bad += complain(report, path, 1, "does not begin with a comment that says what the file is", "");
+    const char *head = text;
+    while (strncmp(head, "#define _", 9) == 0) head = strchr(head, '\n') ? strchr(head, '\n') + 1 : ""; /* feature-test macros may come first */
+    if (strncmp(head, "/*", 2) != 0) bad += complain(report, path, 1, "does not begin with a comment that says what the file is", "");
     if (lines > LINES_MAX && !strstr(text, "tidy-allow: long ")) bad += complain(report, path, lines, "is longer than 800 lines", "");
     if (strstr(text, "TO" "DO:") || strstr(text, "FIX" "ME")) bad += complain(report, path, 1, "holds a bare note of work to do", "");
     size_t n = strlen(path);
