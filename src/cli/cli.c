@@ -71,7 +71,7 @@ static void nearer(const char *name, const char *candidate, const char **best, i
 }
 
 static int near_limit(const char *name) {
-    return strlen(name) <= 4 ? 2 : 3; /* a name is near when fewer letters than this differ */
+    return strlen(name) <= 2 ? 2 : 3; /* a name is near when fewer edits than this make it; a swap of letters is two */
 }
 
 const char *us_cli_nearest_command(const char *name) {
