@@ -5,14 +5,18 @@
 
 enum { WIDTH = 100 };
 
-/* Append text wrapped at WIDTH, each line indented; the first line begins at column `at`. Line ends in the text are kept. */
+/*
+ * Append text wrapped at WIDTH, each line indented; the first line begins at column `at`. A line end inside a paragraph is a space; one before an
+ * empty or indented line is kept.
+ */
 static void wrap(us_buf *out, const char *text, int at, int indent) {
     const char *p = text;
     int column = at;
     while (*p) {
         if (*p == '\n') {
-            us_buf_c(out, '\n');
-            column = 0;
+            bool kept = p[1] == '\n' || p[1] == ' ' || p[1] == 0 || column == 0;
+            if (kept) us_buf_c(out, '\n');
+            if (kept) column = 0;
             p++;
             continue;
         }
@@ -68,6 +72,15 @@ static void exit_lines(us_buf *out) {
     us_buf_z(out, "\nExit status: 0 done, 1 refused or failed, 2 wrong usage, 3 the answer is no.\n");
 }
 
+static void examples(us_buf *out, const char *text) {
+    us_buf_z(out, "\nExamples:\n");
+    for (const char *p = text; *p; p += *p == '\n') {
+        size_t n = strcspn(p, "\n");
+        us_buf_printf(out, "%s%.*s\n", n && *p != ' ' ? "  " : "", (int)n, p);
+        p += n;
+    }
+}
+
 void us_help_text(us_buf *out, const us_command *cmd) {
     if (!cmd) {
         program_help(out);
@@ -85,6 +98,6 @@ void us_help_text(us_buf *out, const us_command *cmd) {
     }
     us_buf_z(out, "\nOptions of every command:\n");
     option_lines(out, us_cli_globals);
-    if (cmd->examples) us_buf_printf(out, "\nExamples:\n%s%s", cmd->examples, cmd->examples[strlen(cmd->examples) - 1] == '\n' ? "" : "\n");
+    if (cmd->examples) examples(out, cmd->examples);
     exit_lines(out);
 }
