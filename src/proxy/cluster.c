@@ -12,6 +12,7 @@ typedef struct clusters {
     uint32_t *size;
     uint32_t *next;  /* members as a chain from the slot; UINT32_MAX ends */
     uint32_t *last;
+    double *spread;  /* of every expert: summed distance to all of the group */
     uint32_t live, n_protected;
 } clusters;
 
@@ -43,6 +44,13 @@ static double rep_cost(const clusters *c, uint32_t rep, uint32_t a, uint32_t b) 
     return cost;
 }
 
+/* Should `rep` of cost ca stand for both clusters rather than `other`? Two single experts of one load cost the same: the one nearer to the whole group. */
+static bool rep_wins(const clusters *c, uint32_t rep, double ca, uint32_t other, double cb) {
+    if (ca != cb) return ca < cb;
+    if (c->spread[rep] != c->spread[other]) return c->spread[rep] < c->spread[other];
+    return rep < other;
+}
+
 /* Nearest pair whose union is at most `most` experts; false when there is none. */
 static bool nearest(const clusters *c, uint32_t most, uint32_t *pa, uint32_t *pb) {
     double best = INFINITY;
@@ -67,7 +75,7 @@ static us_merge merge(clusters *c, uint32_t i, uint32_t j) {
     uint32_t a = c->slot[i], b = c->slot[j], n = c->in->n;
     us_merge m = {.distance = c->d[(size_t)a * n + b]};
     double ca = rep_cost(c, c->rep[a], a, b), cb = rep_cost(c, c->rep[b], a, b);
-    bool keep_a = ca < cb || (!(cb < ca) && c->rep[a] < c->rep[b]);
+    bool keep_a = rep_wins(c, c->rep[a], ca, c->rep[b], cb);
     m.a = c->in->first + (keep_a ? c->rep[a] : c->rep[b]);
     m.b = c->in->first + (keep_a ? c->rep[b] : c->rep[a]);
     c->rep[a] = m.a - c->in->first;
@@ -89,7 +97,8 @@ static us_merge merge(clusters *c, uint32_t i, uint32_t j) {
 static void start(clusters *c) {
     const us_cluster_input *in = c->in;
     for (uint32_t i = 0; i < in->n; i++) {
-        for (uint32_t j = 0; j < in->n; j++) c->d[(size_t)i * in->n + j] = in->d[(in->first + i) * in->stride + in->first + j];
+        c->spread[i] = 0;
+        for (uint32_t j = 0; j < in->n; j++) c->spread[i] += c->d[(size_t)i * in->n + j] = in->d[(in->first + i) * in->stride + in->first + j];
         c->rep[i] = c->last[i] = i;
         c->size[i] = 1;
         c->next[i] = UINT32_MAX;
@@ -101,10 +110,11 @@ static void start(clusters *c) {
 us_status us_cluster(const us_cluster_input *in, us_merge *out, uint32_t *n_merges, us_err *err) {
     size_t n = in->n ? in->n : 1, cells, bytes;
     if (!us_mul_size(n, n, &cells) || !us_mul_size(cells, sizeof(double), &bytes)) return us_fail(err, US_E_LIMIT, "limit", "too many experts to cluster");
-    clusters c = {.in = in, .d = us_malloc(bytes)};
+    clusters c = {.in = in, .d = us_malloc(bytes), .spread = us_malloc(n * sizeof(double))};
     uint32_t *space = us_calloc(n, 5 * sizeof *space);
-    if (!c.d || !space) {
+    if (!c.d || !c.spread || !space) {
         us_free(c.d);
+        us_free(c.spread);
         us_free(space);
         return us_fail_nomem(err, "clustering experts");
     }
@@ -119,6 +129,7 @@ us_status us_cluster(const us_cluster_input *in, us_merge *out, uint32_t *n_merg
     }
     *n_merges = done;
     us_free(c.d);
+    us_free(c.spread);
     us_free(space);
     return US_OK;
 }

@@ -1,7 +1,8 @@
 /**
  * Average-linkage clustering of the experts of one group, with a cap on cluster size, protected singletons and nested representatives.
  *
- * Lance-Williams update in f64, pairs scanned in one order, ties to the lowest indices: a pure function of its input. The cap follows the number of
+ * Lance-Williams update in f64, pairs scanned in one order, ties to the lowest indices: a pure function of its input. Of two experts that would represent
+ * a cluster equally well (any two single ones of equal load) the one nearer to the whole group stays, so numbering matters only for true ties. The cap follows the number of
  * clusters: after the merge that leaves c clusters, none may hold more than ceil(cap * n / c) experts, so every size of the one tree keeps the cap
  * and no size depends on which others were asked for. O(n^3) time, O(n^2) memory; n <= 1024 or so.
  * Facts: spec/moe-proxy.md 5.4 steps 3, 4. Tests: tests/unit/test_cluster.c.
