@@ -358,7 +358,7 @@ us_status us_st_write_header(us_buf *out, const us_st_tensor *tensors, size_t n,
         us_buf_printf(out, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)tensors[i].begin, (unsigned long long)tensors[i].end);
     }
     us_buf_c(out, '}');
-    while ((out->n - start) % 8) us_buf_c(out, ' ');
+    while (!out->failed && (out->n - start) % 8) us_buf_c(out, ' ');
     US_TRY(us_buf_status(out, err, "writing a safetensors header"));
     uint64_t length = out->n - start - 8;
     if (length > US_ST_HEADER_MAX) return us_fail(err, US_E_LIMIT, "header-length", "a header of %llu bytes is above the format's limit", (unsigned long long)length);

@@ -54,6 +54,19 @@ static us_status file_sha(const char *const *paths, int n, char out[65], us_err 
 
 /* ---- opening ---- */
 
+/* A head is never invented (case S10): said where the configuration wants one of its own and there is none. */
+static void note_head(const job *j) {
+    const us_json_doc *d = &j->ck->config;
+    bool tied = j->s->family->tied;
+    us_json_ref t = us_json_get(d, j->s->text_config, "tie_word_embeddings");
+    if (t == US_JSON_NO) t = us_json_get(d, 0, "tie_word_embeddings");
+    if (t != US_JSON_NO && !us_json_bool(d, t, &tied)) return;
+    for (size_t i = 0; i < j->ck->n_tensors; i++) {
+        if (j->s->roles[i].part == US_PART_HEAD) return;
+    }
+    if (!tied) us_note(j->ctx, "note-head", "the configuration says that the output head is not tied to the embedding, but there is no head; copied as it is, none is invented");
+}
+
 static us_status open_source(job *j, us_err *err) {
     const us_proxy_request *r = j->r;
     unsigned flags = (r->follow_links ? US_CK_FOLLOW_LINKS : 0u) | (r->headers_only && r->dry_run ? US_CK_HEADERS_ONLY : 0u);
@@ -65,6 +78,7 @@ static us_status open_source(job *j, us_err *err) {
         us_err_where(err, "%s", r->src);
         return st;
     }
+    note_head(j);
     us_plan_options o = {.layers = r->layers, .drop_mtp = r->drop_mtp};
     return us_plan_scope(j->ctx, j->s, &o, &j->cut, &j->active, err);
 }
@@ -273,6 +287,7 @@ static us_status write_all(job *j, us_hashes *hashes, us_err *err) {
     for (size_t i = 0; i < j->lists.n && st == US_OK; i++) st = write_rung(j, i, &hashes[i], err);
     us_progress_end(j->ctx);
     if (st == US_OK) st = write_ladder(j, err);
+    if (st == US_OK) st = make_report(j, hashes, err); /* before the result is put in place: nothing may fail after it */
     if (st == US_OK) st = us_target_finish(&j->target, belongs, j, err);
     if (st == US_E_CANCELLED) us_err_todo(err, "run the same command again: it goes on where it stopped");
     return st;
@@ -282,7 +297,6 @@ static us_status write_and_report(job *j, us_err *err) {
     us_hashes *hashes = us_calloc(j->lists.n, sizeof *hashes);
     if (!hashes) return us_fail_nomem(err, "writing");
     us_status st = write_all(j, hashes, err);
-    if (st == US_OK) st = make_report(j, hashes, err);
     for (size_t i = 0; i < j->lists.n; i++) us_hashes_free(&hashes[i]);
     us_free(hashes);
     return st;
@@ -297,8 +311,9 @@ static us_status run(job *j, us_err *err) {
     US_TRY(us_manifest_fingerprint((const us_plan *const *)j->plans, j->lists.n, &j->args, j->lists.tree, j->fingerprint, err));
     if (j->r->dry_run) return make_report(j, NULL, err);
     if (us_target_finished(&j->target, j->fingerprint)) { /* killed between putting in place and cleaning up */
-        US_TRY(us_target_clean(&j->target, err));
-        return make_report(j, NULL, err);
+        US_TRY(make_report(j, NULL, err));
+        us_target_clean(&j->target);
+        return US_OK;
     }
     US_TRY(us_target_check(&j->target, j->r->force, err));
     US_TRY(check_space(j, err));

@@ -10,20 +10,6 @@ static us_status bad_method(us_err *err, const char *text) {
     return st;
 }
 
-static bool parse(const char *text, us_select_method *m, const char **file) {
-    static const char *const names[] = {"cluster", "reap-like", "frequency", "router-norm", "first", "random"};
-    *file = NULL;
-    for (int i = 0; i < 6; i++) {
-        if (strcmp(text, names[i]) != 0) continue;
-        *m = (us_select_method)i;
-        return true;
-    }
-    if (strncmp(text, "list:", 5) != 0 || !text[5]) return false;
-    *m = US_SELECT_LIST;
-    *file = text + 5;
-    return true;
-}
-
 static us_status simple_list(const us_structure *s, us_select_method m, const char *file, uint64_t seed, uint32_t size, const bool *active, us_keep *out,
                              us_err *err) {
     if (m == US_SELECT_LIST) return us_keep_read(s, file, size, active, out, err);
@@ -33,28 +19,21 @@ static us_status simple_list(const us_structure *s, us_select_method m, const ch
 
 us_status us_lists_choose(us_ctx *ctx, const us_structure *s, const us_proxy_request *r, const uint32_t *sizes, size_t n, const bool *active, us_lists *out,
                           us_err *err) {
-    static const char *const names[] = {"cluster", "reap-like", "frequency", "router-norm", "first", "random", "list"};
     us_select_method m;
     us_lists l = {.n = n};
     const char *text = r->select ? r->select : "cluster";
-    if (!parse(text, &m, &l.file)) return bad_method(err, text);
-    l.method = names[m];
-    if (m < US_SELECT_FIRST) {
-#ifdef US_HAVE_SELECT
+    if (!us_select_method_parse(text, &m, &l.file)) return bad_method(err, text);
+    l.method = us_select_method_name(m);
+    if (m < US_SELECT_FIRST || (r->n_protect && m != US_SELECT_LIST)) {
         us_select_options o = {.method = m, .routing = r->routing, .n_routing = r->n_routing, .protect = r->protect, .n_protect = r->n_protect,
                                .seed = us_ctx_seed(ctx), .active = active};
         US_TRY(us_select(ctx, s, &o, sizes, n, &l.selection, err));
         l.keeps = l.selection.keeps;
-        l.tree = &l.selection.tree;
         *out = l;
+        out->tree = &out->selection.tree;
         return US_OK;
-#else
-        (void)ctx;
-        return us_fail(err, US_E_UNSUPPORTED, "select", "this build has no expert selection");
-#endif
     }
-    if (r->n_protect || r->n_routing)
-        us_note(ctx, "note-unused", "--protect and --routing have no meaning with --select %s", l.method);
+    if (r->n_routing || r->n_protect) us_note(ctx, "note-unused", "--%s has no meaning with --select %s", r->n_routing ? "routing" : "protect", l.method);
     l.keeps = us_calloc(n, sizeof *l.keeps);
     if (!l.keeps) return us_fail_nomem(err, "choosing experts");
     us_status st = US_OK;
@@ -68,13 +47,11 @@ us_status us_lists_choose(us_ctx *ctx, const us_structure *s, const us_proxy_req
 }
 
 void us_lists_free(us_lists *l) {
-#ifdef US_HAVE_SELECT
     if (l->selection.keeps) {
         us_selection_free(&l->selection);
         *l = (us_lists){0};
         return;
     }
-#endif
     for (size_t i = 0; l->keeps && i < l->n; i++) us_keep_free(&l->keeps[i]);
     us_free(l->keeps);
     *l = (us_lists){0};

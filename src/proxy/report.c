@@ -83,6 +83,11 @@ static void json_rung(us_buf *b, const us_plan *p, const char *folder, const us_
     us_buf_z(b, "}}");
 }
 
+/* A value fit for a line of text. */
+static const char *shown(const char *raw, const char *otherwise) {
+    return raw && strlen(raw) < 60 && !strchr(raw, '\n') ? raw : otherwise;
+}
+
 void us_report_rung(us_report *r, const us_plan *p, const char *folder, const us_hashes *h) {
     char bytes[24], params[24];
     const us_checkpoint *ck = p->s->ck;
@@ -95,8 +100,7 @@ void us_report_rung(us_report *r, const us_plan *p, const char *folder, const us
     if (h && h->table_rows_changed) us_buf_printf(b, "  token tables: %llu rows now name another expert\n", (unsigned long long)h->table_rows_changed);
     for (size_t i = 0; i < p->n_edits; i++) {
         const us_plan_edit *e = &p->edits[i];
-        us_buf_printf(b, "  %s: %s: %s -> %s\n", e->file, e->path, e->from && strlen(e->from) < 60 ? e->from : "...",
-                      e->to && strlen(e->to) < 60 ? e->to : e->removed ? "removed" : "...");
+        us_buf_printf(b, "  %s: %s: %s -> %s\n", e->file, e->path, shown(e->from, "..."), shown(e->to, e->removed ? "removed" : "..."));
     }
     if (p->n_unknown) us_buf_printf(b, "  %zu tensors that this version does not know were copied as they are\n", p->n_unknown);
     for (size_t i = 0; i < ck->n_left_out; i++) {

@@ -292,10 +292,10 @@ us_status us_target_begin(us_target *t, const char *fingerprint, bool force, us_
     return us_fs_mkdirs(t->done, err);
 }
 
-us_status us_target_clean(us_target *t, us_err *err) {
-    US_TRY(us_fs_remove_tree(t->done, err));
-    US_TRY(us_fs_remove_tree(t->out, err));
-    return us_fs_remove_tree(t->partial, err);
+void us_target_clean(us_target *t) {
+    (void)!us_fs_remove_tree(t->done, NULL);
+    (void)!us_fs_remove_tree(t->out, NULL);
+    (void)!us_fs_remove_tree(t->partial, NULL);
 }
 
 /* ---- putting it in its place ---- */
@@ -412,6 +412,6 @@ us_status us_target_finish(us_target *t, bool (*belongs)(void *, us_str), void *
         if (slash && slash != parent) *slash = 0;
         st = us_fs_sync_dir(slash ? (slash == parent ? "/" : parent) : ".", err);
     }
-    if (st == US_OK) st = us_target_clean(t, err);
+    if (st == US_OK) us_target_clean(t);
     return st;
 }

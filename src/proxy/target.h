@@ -40,8 +40,8 @@ bool us_target_finished(const us_target *t, const char *fingerprint);
 us_status us_target_begin(us_target *t, const char *fingerprint, bool force, us_err *err) US_WARN_UNUSED;
 /** Remove what does not belong into the result, put it in its place, remove the work folder. */
 us_status us_target_finish(us_target *t, bool (*belongs)(void *user, us_str name), void *user, us_err *err) US_WARN_UNUSED;
-/** Remove the work folder of a job that ended. */
-us_status us_target_clean(us_target *t, us_err *err) US_WARN_UNUSED;
+/** Remove the work folder of a job that ended. What cannot be removed stays: the result is complete, and the same command tries again. */
+void us_target_clean(us_target *t);
 void us_target_close(us_target *t);
 
 #endif

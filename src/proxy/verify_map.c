@@ -101,6 +101,24 @@ static us_status find_layers(const pair *x, const us_structure *s, const us_laye
     return st;
 }
 
+/* A source without MTP tensors (transformers drops them) may still have had its MTP keys dropped. */
+static us_status mtp_keys_dropped(const pair *x, const us_structure *s, bool *dropped, us_err *err) {
+    us_layer_cut cut = {0};
+    us_arena a = {0};
+    us_layer_edit *e = NULL;
+    size_t n = 0;
+    *dropped = false;
+    US_TRY(us_layer_cut_create(s, NULL, true, &cut, err));
+    us_status st = us_layer_edits(NULL, s, &cut, &s->ck->config, &a, &e, &n, err);
+    for (size_t i = 0; i < n && st == US_OK && !*dropped; i++) {
+        us_str now = us_json_raw(&x->b->config, us_json_path(&x->b->config, 0, e[i].path));
+        *dropped = e[i].with ? us_str_eqz(now, e[i].with) : !now.p;
+    }
+    us_arena_free(&a);
+    us_layer_cut_free(&cut);
+    return st;
+}
+
 static us_status find_scope(const pair *x, const us_structure *s, us_found *f, us_err *err) {
     us_layer_cut all = {0};
     uint32_t n_new = 0;
@@ -113,6 +131,9 @@ static us_status find_scope(const pair *x, const us_structure *s, us_found *f, u
     for (int i = 0; keys[i] && !layers; i++) {
         if (!us_json_u64(&x->b->config, us_json_get(&x->b->config, text == US_JSON_NO ? 0 : text, keys[i]), &layers)) layers = 0;
     }
+    us_json_ref object = text == US_JSON_NO ? 0 : text; /* families that count their layers by a list or a pattern */
+    if (!layers) layers = us_json_count(&x->b->config, us_json_get(&x->b->config, object, "layers_block_type"));
+    if (!layers) layers = us_json_string(&x->b->config, us_json_get(&x->b->config, object, "hybrid_override_pattern")).n;
     n_new = layers && layers < all.n_old ? (uint32_t)layers : all.n_old;
     if (all.base.n && n_new < all.n_old && any_layer(x->b, &all, 0)) st = find_layers(x, s, &all, n_new, &f->layers, err);
     us_layer_cut now = {0};
@@ -125,6 +146,7 @@ static us_status find_scope(const pair *x, const us_structure *s, us_found *f, u
         us_buf_free(&name);
     }
     f->drop_mtp = src_mtp && !dst_mtp;
+    if (st == US_OK && !src_mtp) st = mtp_keys_dropped(x, s, &f->drop_mtp, err);
     us_layer_cut_free(&all);
     us_layer_cut_free(&now);
     return st;
