@@ -56,15 +56,18 @@ typedef struct shard_job {
     atomic_bool stop;
 } shard_job;
 
+static us_status no_space(us_err *err, int sys) {
+    us_status st = us_fail_sys(err, sys, sys == ENOSPC || sys == EFBIG || sys == EDQUOT ? "no-space" : "unwritable", "writing failed");
+    us_err_todo(err, "make room, then run the same command again: it goes on where it stopped");
+    return st;
+}
+
 static us_status write_at(int fd, uint64_t at, const unsigned char *p, size_t n, us_err *err) {
     while (n) {
         ssize_t k = pwrite(fd, p, n, (off_t)at);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) {
-            int sys = k < 0 ? errno : EIO;
-            us_status st = us_fail_sys(err, sys, sys == ENOSPC || sys == EFBIG || sys == EDQUOT ? "no-space" : "unwritable", "writing failed");
-            us_err_todo(err, "make room, then run the same command again: it goes on where it stopped");
-            return st;
+            return no_space(err, k < 0 ? errno : EIO);
         }
         p += k;
         n -= (size_t)k;
@@ -197,7 +200,10 @@ static us_status write_shard(shard_job *j, const char *path, const us_buf *heade
     uint64_t length = header->n + j->shard->data_bytes;
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0) return us_fail_sys(err, errno, "unwritable", "cannot write the file");
-    us_status st = write_at(fd, 0, (const unsigned char *)header->p, header->n, err);
+    /* Tensors are written side by side, so the file would grow in pieces; allocated whole, it lies in one. A full disk says so at once. */
+    us_status st = US_OK;
+    if (fallocate(fd, 0, 0, (off_t)length) != 0 && errno == ENOSPC) st = no_space(err, errno);
+    if (st == US_OK) st = write_at(fd, 0, (const unsigned char *)header->p, header->n, err);
     j->fd = fd;
     if (st == US_OK) st = run_job(j, err);
     j->fd = -1;
