@@ -37,6 +37,7 @@ bool us_str_ends(us_str a, us_str suffix) {
 us_str us_str_sub(us_str a, size_t from, size_t to) {
     if (to > a.n) to = a.n;
     if (from > to) from = to;
+    if (!a.p) return a; /* an absent string stays absent */
     return (us_str){a.p + from, to - from};
 }
 
