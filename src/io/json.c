@@ -478,9 +478,9 @@ bool us_json_i64(const us_json_doc *d, us_json_ref r, int64_t *out) {
 bool us_json_double(const us_json_doc *d, us_json_ref r, double *out) {
     if (r == US_JSON_NO || us_json_type_of(d, r) != US_JSON_NUMBER) return false;
     us_str raw = us_json_raw(d, r);
-    if (us_str_eqz(raw, "NaN")) return *out = NAN, true;
-    if (us_str_eqz(raw, "Infinity")) return *out = INFINITY, true;
-    if (us_str_eqz(raw, "-Infinity")) return *out = -INFINITY, true;
+    if (us_str_eqz(raw, "NaN")) return *out = (double)NAN, true;
+    if (us_str_eqz(raw, "Infinity")) return *out = (double)INFINITY, true;
+    if (us_str_eqz(raw, "-Infinity")) return *out = -(double)INFINITY, true;
     char small[64], *z = small;
     if (raw.n >= sizeof small && !(z = us_malloc(raw.n + 1))) return false;
     memcpy(z, raw.p, raw.n);

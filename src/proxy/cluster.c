@@ -53,7 +53,7 @@ static bool rep_wins(const clusters *c, uint32_t rep, double ca, uint32_t other,
 
 /* Nearest pair whose union is at most `most` experts; false when there is none. */
 static bool nearest(const clusters *c, uint32_t most, uint32_t *pa, uint32_t *pb) {
-    double best = INFINITY;
+    double best = (double)INFINITY;
     bool found = false;
     for (uint32_t i = 0; i < c->live; i++) {
         uint32_t a = c->slot[i];
