@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "kernels/widen.h"
+
 static bool room(void **p, size_t *cap, size_t n) {
     if (n <= *cap) return true;
     us_free(*p);
@@ -208,15 +210,8 @@ static void widen_row(const us_deq_rows_buf *b, size_t r, size_t k0, size_t nk, 
     const unsigned char *row = b->data + r * b->pitch;
     switch (b->kind) {
     case US_ROWS_F32: memcpy(dst, row + k0 * 4, nk * 4); break;
-    case US_ROWS_BF16:
-        for (size_t k = 0; k < nk; k++) {
-            uint16_t h;
-            memcpy(&h, row + (k0 + k) * 2, 2);
-            uint32_t w = (uint32_t)h << 16;
-            memcpy(dst + k, &w, 4);
-        }
-        break;
-    case US_ROWS_F16: us_to_f32(US_DTYPE_F16, row + k0 * 2, nk, dst); break;
+    case US_ROWS_BF16: us_widen_bf16(row + k0 * 2, nk, dst); break;
+    case US_ROWS_F16: us_widen_f16(row + k0 * 2, nk, dst); break;
     case US_ROWS_CODE8:
         for (size_t k = 0; k < nk; k++) dst[k] = b->table[row[k0 + k]];
         break;
