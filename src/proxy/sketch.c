@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "kernels/fold.h"
 #include "proxy/sketch_internal.h"
 
 enum { ROWS = 4 * US_GEMM_ROWS, TILE_LD = US_GEMM_DEPTH + 16 /* no power of two: rows fall into different cache sets */ };
@@ -70,29 +71,12 @@ static us_status project(const sketch_job *j, scratch *w, const us_deq *d, float
     return US_OK;
 }
 
-/* Fold output row r of one lane block into the sketch: a sign a probe, a bucket a row; norms and peak beside it. */
-static float fold(const float *y, uint64_t sign, uint32_t dims, float *acc, float *norm, float peak) {
-    float *a = acc + (sign >> 32) % (dims / US_GEMM_LANES) * US_GEMM_LANES;
-    float top[US_GEMM_LANES];
-    for (size_t l = 0; l < US_GEMM_LANES; l++) {
-        uint32_t bits, flip = (uint32_t)(sign >> l & 1) << 31;
-        memcpy(&bits, y + l, 4);
-        bits ^= flip;
-        float v;
-        memcpy(&v, &bits, 4);
-        a[l] += v;
-        norm[l] += y[l] * y[l];
-        top[l] = v < 0 ? -v : v;
-    }
-    for (size_t l = 0; l < US_GEMM_LANES; l++) peak = top[l] > peak ? top[l] : peak;
-    return peak;
-}
-
 static us_status fold_outputs(const sketch_job *j, scratch *w, const us_deq *d, const float *hidden, float *peak, us_err *err) {
     US_TRY(us_deq_load(j->s->ck, d, &w->rows, err));
     US_TRY(us_deq_bias(j->s->ck, d, w->bias, err));
     size_t blocks = j->probes->blocks;
-    float top = 0;
+    uint32_t buckets = j->out->dims / US_GEMM_LANES;
+    float top[US_GEMM_LANES] = {0};
     for (size_t r0 = 0; r0 < d->out; r0 += ROWS) {
         size_t nr = d->out - r0 < ROWS ? d->out - r0 : ROWS;
         rows_times_probes(j, w, hidden, r0, nr, w->y, ROWS * US_GEMM_LANES);
@@ -103,11 +87,13 @@ static us_status fold_outputs(const sketch_job *j, scratch *w, const us_deq *d, 
                 if (d->bias) {
                     for (size_t l = 0; l < used; l++) y[l] += w->bias[r0 + r]; /* padding lanes stay zero */
                 }
-                top = fold(y, j->signs[(r0 + r) * blocks + b], j->out->dims, w->acc, w->norm + b * US_GEMM_LANES, top);
+                uint64_t word = j->signs[(r0 + r) * blocks + b]; /* a sign a probe, and a bucket */
+                us_fold(y, (uint32_t)word, w->acc + (word >> 32) % buckets * US_GEMM_LANES, w->norm + b * US_GEMM_LANES, top);
             }
         }
     }
-    *peak = top;
+    *peak = 0;
+    for (size_t l = 0; l < US_GEMM_LANES; l++) *peak = top[l] > *peak ? top[l] : *peak;
     return US_OK;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "kernels/dispatch.h"
+#include "kernels/fold.h"
 #include "kernels/glu.h"
 #include "kernels/widen.h"
 #include "tensor/dtype.h"
@@ -97,10 +98,35 @@ static void widening_is_exact_for_every_number(void **state) {
     us_isa_force(US_ISA_COUNT);
 }
 
+static void folding_is_the_same_everywhere(void **state) {
+    (void)state;
+    float y[US_FOLD_LANES], want[3][US_FOLD_LANES] = {{0}}, got[3][US_FOLD_LANES];
+    for (uint32_t row = 0; row < 50; row++) {
+        uint32_t signs = (uint32_t)us_rng_u64(3, 0, row);
+        for (uint32_t l = 0; l < US_FOLD_LANES; l++) {
+            y[l] = (float)us_rng_normal(4, row, l);
+            want[0][l] += signs >> l & 1 ? -y[l] : y[l];
+            want[1][l] += y[l] * y[l];
+            want[2][l] = fmaxf(want[2][l], fabsf(y[l]));
+        }
+    }
+    for (int isa = 0; isa < US_ISA_COUNT; isa++) {
+        if (!us_isa_force((us_isa)isa)) continue;
+        memset(got, 0, sizeof got);
+        for (uint32_t row = 0; row < 50; row++) {
+            for (uint32_t l = 0; l < US_FOLD_LANES; l++) y[l] = (float)us_rng_normal(4, row, l);
+            us_fold(y, (uint32_t)us_rng_u64(3, 0, row), got[0], got[1], got[2]);
+        }
+        assert_memory_equal(got, want, sizeof got);
+    }
+    us_isa_force(US_ISA_COUNT);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(activations_follow_their_formulas),
         cmocka_unit_test(widening_is_exact_for_every_number),
+        cmocka_unit_test(folding_is_the_same_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
