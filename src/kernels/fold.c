@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/dispatch.h"
+#include "kernels/targets.h"
 
 static inline __attribute__((always_inline)) void fold(const float *restrict y, uint32_t signs, float *restrict sum, float *restrict square, float *restrict peak) {
     for (uint32_t l = 0; l < US_FOLD_LANES; l++) {
@@ -20,10 +21,10 @@ static inline __attribute__((always_inline)) void fold(const float *restrict y, 
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512"))) static void fold_avx512(const float *y, uint32_t signs, float *sum, float *square, float *peak) {
+US_TARGET_AVX512 static void fold_avx512(const float *y, uint32_t signs, float *sum, float *square, float *peak) {
     fold(y, signs, sum, square, peak);
 }
-__attribute__((target("avx2"))) static void fold_avx2(const float *y, uint32_t signs, float *sum, float *square, float *peak) {
+US_TARGET_AVX2 static void fold_avx2(const float *y, uint32_t signs, float *sum, float *square, float *peak) {
     fold(y, signs, sum, square, peak);
 }
 #endif

@@ -5,6 +5,7 @@
  * where they lie; at 12 rows a step costs 14 loads for 24 multiply-adds. Tests: tests/unit/test_gemm.c; bench/bench_gemm.c.
  */
 #include "kernels/gemm.h"
+#include "kernels/targets.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -15,8 +16,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 #define INLINE static inline __attribute__((always_inline))
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")))
-#define AVX2 __attribute__((target("avx2,fma")))
+#define AVX512 US_TARGET_AVX512
+#define AVX2 US_TARGET_AVX2
 
 /* ---- AVX-512 ---- */
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/dispatch.h"
+#include "kernels/targets.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -83,7 +84,7 @@ static void apply_base(us_glu act, float limit, float alpha, size_t n, const flo
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void apply_avx2(us_glu act, float limit, float alpha, size_t n, const float *gate, const float *up, float *out) {
+US_TARGET_AVX2 static void apply_avx2(us_glu act, float limit, float alpha, size_t n, const float *gate, const float *up, float *out) {
     apply(act, limit, alpha, n, gate, up, out);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/dispatch.h"
+#include "kernels/targets.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -34,18 +35,16 @@ INLINE void f16(const unsigned char *src, size_t n, float *dst) {
 }
 
 #if defined(__x86_64__)
-#define WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")))
-#define HALF __attribute__((target("avx2")))
-WIDE static void bf16_avx512(const void *s, size_t n, float *d) {
+US_TARGET_AVX512 static void bf16_avx512(const void *s, size_t n, float *d) {
     bf16(s, n, d);
 }
-HALF static void bf16_avx2(const void *s, size_t n, float *d) {
+US_TARGET_AVX2 static void bf16_avx2(const void *s, size_t n, float *d) {
     bf16(s, n, d);
 }
-WIDE static void f16_avx512(const void *s, size_t n, float *d) {
+US_TARGET_AVX512 static void f16_avx512(const void *s, size_t n, float *d) {
     f16(s, n, d);
 }
-HALF static void f16_avx2(const void *s, size_t n, float *d) {
+US_TARGET_AVX2 static void f16_avx2(const void *s, size_t n, float *d) {
     f16(s, n, d);
 }
 #endif

@@ -35,7 +35,7 @@ static void merges_follow_average_linkage(void **state) {
     us_merge m[4];
     uint32_t n = 0;
     us_err err = {0};
-    assert_us_ok(us_cluster(&(us_cluster_input){.d = d, .stride = 5, .n = 5, .cap = INFINITY}, m, &n, &err), &err);
+    assert_us_ok(us_cluster(&(us_cluster_input){.d = d, .stride = 5, .n = 5, .cap = (double)INFINITY}, m, &n, &err), &err);
     assert_int_equal(n, 4);
     assert_true(m[0].a == 1 && m[0].b == 0 && m[0].distance == 1.0); /* 1 is nearer to the rest than 0 */
     assert_true(m[1].a == 3 && m[1].b == 4 && m[1].distance == 1.5);
@@ -69,10 +69,10 @@ static void loads_and_protection_choose_representatives(void **state) {
     us_merge m[3];
     uint32_t n = 0;
     us_err err = {0};
-    assert_us_ok(us_cluster(&(us_cluster_input){.d = d, .stride = 4, .n = 4, .cap = INFINITY, .load = load}, m, &n, &err), &err);
+    assert_us_ok(us_cluster(&(us_cluster_input){.d = d, .stride = 4, .n = 4, .cap = (double)INFINITY, .load = load}, m, &n, &err), &err);
     assert_int_equal(n, 3);
     assert_int_equal(m[2].a, 0); /* carries most of the load */
-    assert_us_ok(us_cluster(&(us_cluster_input){.d = d, .stride = 4, .n = 4, .cap = INFINITY, .protect = protect}, m, &n, &err), &err);
+    assert_us_ok(us_cluster(&(us_cluster_input){.d = d, .stride = 4, .n = 4, .cap = (double)INFINITY, .protect = protect}, m, &n, &err), &err);
     assert_int_equal(n, 2);
     for (uint32_t i = 0; i < n; i++) assert_true(m[i].a != 3 && m[i].b != 3);
     us_free(d);
