@@ -11,13 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "understudy/us_status.h"
+#include "understudy/us_ctx.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct us_ctx us_ctx;
 
 /** What is wanted. Zero-initialise; strings are borrowed for the call. */
 typedef struct us_proxy_request {

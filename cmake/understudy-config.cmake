@@ -1,0 +1,11 @@
+# find_package(understudy) gives the target understudy::understudy, from the pkg-config file that lies beside this one.
+find_package(PkgConfig REQUIRED)
+get_filename_component(_understudy_pc "${CMAKE_CURRENT_LIST_DIR}/../../pkgconfig" ABSOLUTE)
+set(_understudy_path "$ENV{PKG_CONFIG_PATH}")
+set(ENV{PKG_CONFIG_PATH} "${_understudy_pc}:${_understudy_path}")
+pkg_check_modules(UNDERSTUDY REQUIRED IMPORTED_TARGET understudy)
+set(ENV{PKG_CONFIG_PATH} "${_understudy_path}")
+if(NOT TARGET understudy::understudy)
+  add_library(understudy::understudy INTERFACE IMPORTED)
+  set_target_properties(understudy::understudy PROPERTIES INTERFACE_LINK_LIBRARIES PkgConfig::UNDERSTUDY)
+endif()
