@@ -26,7 +26,7 @@ static void machine(const char *uid, bool libraries) {
     test_mkdir(test_format("%s/bin", dir));
     test_copy_tree(test_format("%s/run", test_source()), test_format("%s/run", dir));
     static const char *const real[] = {"sh", "cat", "mkdir", "dirname", "grep", "env", "getconf"};
-    for (size_t i = 0; i < sizeof real / sizeof *real; i++) program(real[i], test_format("PATH=/usr/bin:/bin exec %s \"$@\"", real[i]));
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++) program(real[i], test_format("exec %s/%s \"$@\"", test_exists(test_format("/usr/bin/%s", real[i])) ? "/usr/bin" : "/bin", real[i]));
     program("id", test_format("echo %s", uid));
     program("cc", "exit 0");
     program("ninja", "exit 0");
