@@ -24,6 +24,11 @@ us_status us_lists_choose(us_ctx *ctx, const us_structure *s, const us_proxy_req
     const char *text = r->select ? r->select : "cluster";
     if (!us_select_method_parse(text, &m, &l.file)) return bad_method(err, text);
     l.method = us_select_method_name(m);
+    if (r->dry_run && (m == US_SELECT_CLUSTER || m == US_SELECT_REAP_LIKE || m == US_SELECT_ROUTER_NORM)) {
+        /* Sizes and files do not depend on which experts stay, and a dry run must not read the weights (requirement 20). */
+        us_note(ctx, "note-dry-run", "a dry run reads no weights: sizes and files are those of the real run, which experts stay is decided then (--select %s)", l.method);
+        m = US_SELECT_FIRST;
+    }
     if (m < US_SELECT_FIRST || (r->n_protect && m != US_SELECT_LIST)) {
         us_select_options o = {.method = m, .routing = r->routing, .n_routing = r->n_routing, .protect = r->protect, .n_protect = r->n_protect,
                                .seed = us_ctx_seed(ctx), .active = active};
