@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 
-enum { ROW_BLOCK = 48 }; /* rows of x per task: four tiles share one lane chunk in L1 */
+enum { ROW_BLOCK = 96 }; /* rows of x per task: they share each lane chunk while it is in L1 */
 
 us_gemm_tile_fn *us_gemm_tile(us_isa isa, us_dtype lanes) {
     bool b = lanes == US_DTYPE_BF16;
