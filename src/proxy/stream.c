@@ -7,18 +7,20 @@
 
 us_status us_stream_create(const us_plan *p, const us_table_map *tables, size_t buffer_bytes, us_stream *out, us_err *err) {
     us_stream s = {.p = p, .tables = tables, .buffer_bytes = buffer_bytes};
-    s.buffer = us_malloc_aligned(buffer_bytes);
+    enum { PAGE = 4096 };
+    s.raw = us_malloc_aligned(buffer_bytes + PAGE);
     s.window = us_malloc_aligned(buffer_bytes);
-    if (!s.buffer || !s.window) {
+    if (!s.raw || !s.window) {
         us_stream_free(&s);
         return us_fail_nomem(err, "copying tensors");
     }
+    s.buffer = s.raw + (PAGE - (uintptr_t)s.raw % PAGE) % PAGE;
     *out = s;
     return US_OK;
 }
 
 void us_stream_free(us_stream *s) {
-    us_free(s->buffer);
+    us_free(s->raw);
     us_free(s->window);
     *s = (us_stream){0};
 }
@@ -28,14 +30,13 @@ typedef struct filling {
     us_stream *s;
     us_stream_sink sink;
     void *user;
-    size_t n;
+    size_t from, n; /* filled from .. n */
 } filling;
 
 static us_status flush(filling *f, us_err *err) {
-    if (!f->n) return US_OK;
-    size_t n = f->n;
-    f->n = 0;
-    return f->sink(f->user, f->s->buffer, n, err);
+    size_t from = f->from, n = f->n;
+    f->from = f->n = 0;
+    return n > from ? f->sink(f->user, f->s->buffer + from, n - from, err) : US_OK;
 }
 
 static const us_ck_tensor *source(const us_stream *s, const us_plan_tensor *t) {
@@ -178,8 +179,8 @@ static us_status put_table(filling *f, const us_plan_tensor *t, us_err *err) {
     return US_OK;
 }
 
-us_status us_stream_run(us_stream *s, const us_plan_tensor *t, us_stream_sink sink, void *user, us_err *err) {
-    filling f = {.s = s, .sink = sink, .user = user};
+us_status us_stream_run(us_stream *s, const us_plan_tensor *t, size_t phase, us_stream_sink sink, void *user, us_err *err) {
+    filling f = {.s = s, .sink = sink, .user = user, .from = phase, .n = phase};
     const us_ck_tensor *src = source(s, t);
     us_status st = US_OK;
     switch (t->action) {

@@ -24,14 +24,18 @@ typedef us_status (*us_stream_sink)(void *user, const void *data, size_t n, us_e
 typedef struct us_stream {
     const us_plan *p;
     const us_table_map *tables;
-    unsigned char *buffer, *window; /* buffer_bytes each; owned */
+    unsigned char *buffer, *window; /* buffer_bytes each, the first on a page border */
+    unsigned char *raw;             /* what buffer lies in; owned, as window is */
     size_t buffer_bytes;
     uint64_t rows_changed;          /* of token tables, summed over calls */
 } us_stream;
 
 us_status us_stream_create(const us_plan *p, const us_table_map *tables, size_t buffer_bytes, us_stream *out, us_err *err) US_WARN_UNUSED;
 void us_stream_free(us_stream *s);
-/** Send all bytes of planned tensor i to sink, in order, in pieces of up to buffer_bytes. */
-us_status us_stream_run(us_stream *s, const us_plan_tensor *t, us_stream_sink sink, void *user, us_err *err) US_WARN_UNUSED;
+/**
+ * Send all bytes of a planned tensor to sink, in order, in pieces of up to buffer_bytes. phase (below buffer_bytes): the first piece lies so
+ * far behind the start of the page-aligned buffer, and is so much shorter: a writer whose file place has that phase may write past the cache.
+ */
+us_status us_stream_run(us_stream *s, const us_plan_tensor *t, size_t phase, us_stream_sink sink, void *user, us_err *err) US_WARN_UNUSED;
 
 #endif

@@ -99,7 +99,7 @@ static void compare_tensor(void *arg, int64_t i, int thread) {
     us_err e = {0};
     if (i > atomic_load_explicit(&c->first, memory_order_relaxed)) return;
     compare_sink k = {c, w, us_ck_find(c->v->dst, t->name), 0};
-    if (us_stream_run(&w->stream, t, compare_bytes, &k, &e) == US_OK) return;
+    if (us_stream_run(&w->stream, t, 0, compare_bytes, &k, &e) == US_OK) return;
     if (w->failed < 0 || i < w->failed) {
         w->failed = i;
         w->err = e;

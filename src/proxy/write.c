@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 
 #include "io/sha256.h"
 
-enum { BUFFER_MAX = 4 << 20, BUFFER_MIN = 256 << 10, BUFFERS_TOTAL = 256 << 20 };
+enum { PAGE = 4096, DIRECT_MIN = 1 << 20, BUFFER_MAX = 4 << 20, BUFFER_MIN = 256 << 10, BUFFERS_TOTAL = 256 << 20 };
 
 us_status us_hashes_create(const us_plan *p, us_hashes *out, us_err *err) {
     us_hashes h = {.n_tensors = p->n_tensors, .n_files = p->s->ck->n_others};
@@ -42,18 +43,34 @@ typedef struct worker {
     int64_t failed;   /* number of the tensor in the shard, or -1 */
 } worker;
 
+/* The end of a shard, while the next one is being written: waiting for the disk costs no time of the copy. */
+typedef struct finishing {
+    pthread_t thread;
+    bool running;
+    int fd;
+    uint64_t length;
+    us_buf folder, record, name;
+    const char *fingerprint;
+    char (*hex)[65];
+    size_t n;
+    us_status st;
+    us_err err;
+} finishing;
+
 typedef struct shard_job {
     us_ctx *ctx;
     const us_plan *p;
     const us_plan_shard *shard;
     int fd;               /* written; -1: nothing is written, the shard is only read back */
+    int direct;           /* the same file past the page cache, or -1 */
     const us_file *back;  /* the shard that is read back, or NULL */
     uint64_t data_start;
     char (*hex)[65];      /* of the shard's tensors */
+    us_pool *pool;        /* twice as many threads as the job has: half of them wait for the disk */
     worker *workers;
     int n_workers;
-    worker *current;
     atomic_bool stop;
+    finishing last;       /* the shard before this one */
 } shard_job;
 
 static us_status no_space(us_err *err, int sys) {
@@ -81,13 +98,30 @@ typedef struct sink_arg {
     worker *w;
 } sink_arg;
 
+/*
+ * Large pieces go past the page cache: the bytes are not read again here, and copying and evicting them would cost more than hashing does.
+ * Whole pages only; the ends of a piece, and all of small tensors, go through the cache, where neighbours share pages. Memory and file place have
+ * the same phase (us_stream_run).
+ */
+static us_status write_piece(const shard_job *j, uint64_t at, const unsigned char *p, size_t n, us_err *err) {
+    size_t lead = (size_t)((PAGE - at % PAGE) % PAGE);
+    if (j->direct < 0 || n < DIRECT_MIN + lead || ((uintptr_t)p + lead) % PAGE) {
+        US_TRY(write_at(j->fd, at, p, n, err));
+        /* start writing back now: it overlaps with reading, and fsync at the end finds little to do */
+        if (n >= 1 << 20) (void)sync_file_range(j->fd, (off_t)at, (off_t)n, SYNC_FILE_RANGE_WRITE);
+        return US_OK;
+    }
+    size_t body = (n - lead) / PAGE * PAGE;
+    if (lead) US_TRY(write_at(j->fd, at, p, lead, err));
+    if (write_at(j->direct, at + lead, p + lead, body, NULL) != US_OK) US_TRY(write_at(j->fd, at + lead, p + lead, body, err));
+    return lead + body < n ? write_at(j->fd, at + lead + body, p + lead + body, n - lead - body, err) : US_OK;
+}
+
 static us_status sink(void *user, const void *data, size_t n, us_err *err) {
     sink_arg *a = user;
     US_TRY(us_ctx_check(a->job->ctx, err));
     us_sha256_add(a->w->sha, data, n);
-    US_TRY(write_at(a->job->fd, a->w->at, data, n, err));
-    /* start writing back now: it overlaps with reading, and fsync at the end finds little to do */
-    if (n >= 1 << 20) (void)sync_file_range(a->job->fd, (off_t)a->w->at, (off_t)n, SYNC_FILE_RANGE_WRITE);
+    US_TRY(write_piece(a->job, a->w->at, data, n, err));
     a->w->at += n;
     us_progress_add(a->job->ctx, n);
     return US_OK;
@@ -113,7 +147,7 @@ static void one_tensor(void *arg, int64_t i, int thread) {
     us_sha256_reset(w->sha);
     w->at = j->data_start + t->begin;
     sink_arg a = {j, w};
-    us_status st = j->back ? read_back(j, w, t, &w->err) : us_stream_run(&w->stream, t, sink, &a, &w->err);
+    us_status st = j->back ? read_back(j, w, t, &w->err) : us_stream_run(&w->stream, t, (size_t)(w->at % PAGE), sink, &a, &w->err);
     if (st == US_OK) {
         us_sha256_hex(w->sha, j->hex[i]);
         return;
@@ -127,7 +161,7 @@ static us_status run_job(shard_job *j, us_err *err) {
     worker *worst = NULL;
     atomic_init(&j->stop, false);
     for (int i = 0; i < j->n_workers; i++) j->workers[i].failed = -1;
-    us_pool_run(us_ctx_pool(j->ctx), one_tensor, j, (int64_t)j->shard->n);
+    us_pool_run(j->pool, one_tensor, j, (int64_t)j->shard->n);
     for (int i = 0; i < j->n_workers; i++) {
         worker *w = &j->workers[i];
         if (w->failed >= 0 && (!worst || w->failed < worst->failed)) worst = w;
@@ -196,27 +230,84 @@ static us_status try_resume(shard_job *j, const char *path, const char *record, 
     return st;
 }
 
-static us_status write_shard(shard_job *j, const char *path, const us_buf *header, us_err *err) {
-    uint64_t length = header->n + j->shard->data_bytes;
+/* To the disk, then the record: in this order, so that a record never lies. */
+static void *finish_shard(void *arg) {
+    finishing *f = arg;
+    f->st = US_OK;
+    if (ftruncate(f->fd, (off_t)f->length) != 0) f->st = us_fail_sys(&f->err, errno, "unwritable", "writing failed");
+    if (f->st == US_OK && fsync(f->fd) != 0) f->st = us_fail_sys(&f->err, errno, errno == ENOSPC ? "no-space" : "unwritable", "writing failed");
+    if (close(f->fd) != 0 && f->st == US_OK) f->st = us_fail_sys(&f->err, errno, "unwritable", "writing failed");
+    if (f->st == US_OK) f->st = us_fs_sync_dir(f->folder.p, &f->err);
+    if (f->st == US_OK) f->st = write_record(f->record.p, f->fingerprint, f->length, f->hex, f->n, &f->err);
+    if (f->st != US_OK) us_err_where(&f->err, "%s", f->name.p);
+    return NULL;
+}
+
+/* Wait for the shard before. */
+static us_status finished(finishing *f, us_err *err) {
+    if (!f->running) return US_OK;
+    if (pthread_join(f->thread, NULL) != 0) return us_fail(err, US_E_IO, NULL, "a thread cannot be joined");
+    f->running = false;
+    if (f->st != US_OK && err) *err = f->err;
+    return f->st;
+}
+
+static void free_finishing(finishing *f) {
+    us_buf_free(&f->folder);
+    us_buf_free(&f->record);
+    us_buf_free(&f->name);
+}
+
+/* Hand an open, written shard over. */
+static us_status start_finish(shard_job *j, int fd, uint64_t length, const char *folder, const char *record, const char *fingerprint, us_err *err) {
+    finishing *f = &j->last;
+    us_status st = finished(f, err);
+    us_buf *text[3] = {&f->folder, &f->record, &f->name};
+    const char *from[3] = {folder, record, j->shard->name};
+    for (int i = 0; i < 3 && st == US_OK; i++) {
+        us_buf_clear(text[i]);
+        us_buf_z(text[i], from[i]);
+        us_buf_text(text[i]);
+        st = us_buf_status(text[i], err, "writing a shard");
+    }
+    if (st != US_OK) {
+        (void)close(fd);
+        return st;
+    }
+    f->fd = fd;
+    f->length = length;
+    f->fingerprint = fingerprint;
+    f->hex = j->hex;
+    f->n = j->shard->n;
+    f->running = pthread_create(&f->thread, NULL, finish_shard, f) == 0;
+    if (f->running) return US_OK;
+    finish_shard(f); /* no thread to be had: wait here */
+    if (f->st != US_OK && err) *err = f->err;
+    return f->st;
+}
+
+static us_status write_shard(shard_job *j, const char *path, const us_buf *header, int *out, us_err *err) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0) return us_fail_sys(err, errno, "unwritable", "cannot write the file");
-    /* Tensors are written side by side, so the file would grow in pieces; allocated whole, it lies in one. A full disk says so at once. */
+    /* Tensors are written side by side, so the file would grow in pieces; allocated whole, it lies in one, and writers past the cache need not
+       wait for each other's growth of it. A full disk says so at once. */
     us_status st = US_OK;
-    if (fallocate(fd, 0, 0, (off_t)length) != 0 && errno == ENOSPC) st = no_space(err, errno);
+    if (fallocate(fd, 0, 0, (off_t)(header->n + j->shard->data_bytes)) != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) st = no_space(err, errno);
     if (st == US_OK) st = write_at(fd, 0, (const unsigned char *)header->p, header->n, err);
     j->fd = fd;
+    j->direct = j->shard->data_bytes >= DIRECT_MIN ? open(path, O_WRONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW) : -1;
     if (st == US_OK) st = run_job(j, err);
-    j->fd = -1;
-    if (st == US_OK && ftruncate(fd, (off_t)length) != 0) st = us_fail_sys(err, errno, "unwritable", "writing failed");
-    if (st == US_OK && fsync(fd) != 0) st = us_fail_sys(err, errno, errno == ENOSPC ? "no-space" : "unwritable", "writing failed");
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* it will not be read here again; keep the cache for the source */
-    if (close(fd) != 0 && st == US_OK) st = us_fail_sys(err, errno, "unwritable", "writing failed");
+    if (j->direct >= 0) (void)close(j->direct);
+    j->fd = j->direct = -1;
+    if (st == US_OK) *out = fd;
+    else (void)close(fd);
     return st;
 }
 
 static us_status one_shard(shard_job *j, const char *folder, const char *records, const char *fingerprint, us_err *err) {
     us_buf header = {0}, path = {0}, record = {0};
     bool kept = false;
+    int fd = -1;
     us_status st = us_plan_shard_header(j->p, (size_t)(j->shard - j->p->shards), &header, err);
     us_buf_printf(&path, "%s/%s", folder, j->shard->name);
     us_buf_printf(&record, "%s/%s", records, j->shard->name);
@@ -228,10 +319,9 @@ static us_status one_shard(shard_job *j, const char *folder, const char *records
     if (st == US_OK) st = try_resume(j, path.p, record.p, fingerprint, &header, &kept, err);
     if (st == US_OK && !kept) {
         (void)unlink(record.p);
-        st = write_shard(j, path.p, &header, err);
-        if (st == US_OK) st = us_fs_sync_dir(folder, err);
-        if (st == US_OK) st = write_record(record.p, fingerprint, header.n + j->shard->data_bytes, j->hex, j->shard->n, err);
+        st = write_shard(j, path.p, &header, &fd, err);
         if (st != US_OK) us_err_where(err, "%s", j->shard->name);
+        else st = start_finish(j, fd, header.n + j->shard->data_bytes, folder, record.p, fingerprint, err);
     }
     us_buf_free(&header);
     us_buf_free(&path);
@@ -329,8 +419,8 @@ static void free_workers(worker *w, int n) {
     us_free(w);
 }
 
-static us_status create_workers(us_ctx *ctx, const us_plan *p, const us_table_map *tables, worker **out, int *n, us_err *err) {
-    int threads = us_pool_threads(us_ctx_pool(ctx));
+static us_status create_workers(us_pool *pool, const us_plan *p, const us_table_map *tables, worker **out, int *n, us_err *err) {
+    int threads = us_pool_threads(pool);
     size_t bytes = (size_t)BUFFERS_TOTAL / (2 * (size_t)threads);
     if (bytes > BUFFER_MAX) bytes = BUFFER_MAX;
     if (bytes < BUFFER_MIN) bytes = BUFFER_MIN;
@@ -359,7 +449,7 @@ static us_status count_only(void *user, const void *data, size_t n, us_err *err)
 static us_status count_table_rows(us_stream *s, us_hashes *h, us_err *err) {
     uint64_t before = s->rows_changed;
     for (size_t i = 0; i < s->p->n_tensors; i++) {
-        if (s->p->tensors[i].action == US_PLAN_TABLE) US_TRY(us_stream_run(s, &s->p->tensors[i], count_only, NULL, err));
+        if (s->p->tensors[i].action == US_PLAN_TABLE) US_TRY(us_stream_run(s, &s->p->tensors[i], 0, count_only, NULL, err));
     }
     h->table_rows_changed = s->rows_changed - before;
     return US_OK;
@@ -368,17 +458,22 @@ static us_status count_table_rows(us_stream *s, us_hashes *h, us_err *err) {
 us_status us_write_folder(us_ctx *ctx, const us_plan *p, const char *folder, const char *records, const char *fingerprint, unsigned link_flags,
                           us_hashes *h, us_err *err) {
     us_table_map tables = {0};
-    shard_job j = {.ctx = ctx, .p = p, .fd = -1};
+    shard_job j = {.ctx = ctx, .p = p, .fd = -1, .direct = -1};
     us_status st = us_table_map_create(p, &tables, err);
-    if (st == US_OK) st = create_workers(ctx, p, &tables, &j.workers, &j.n_workers, err);
+    if (st == US_OK) st = us_pool_create(2 * us_pool_threads(us_ctx_pool(ctx)), &j.pool, err);
+    if (st == US_OK) st = create_workers(j.pool, p, &tables, &j.workers, &j.n_workers, err);
     if (st == US_OK) st = count_table_rows(&j.workers[0].stream, h, err);
     for (size_t i = 0; i < p->n_shards && st == US_OK; i++) {
         j.shard = &p->shards[i];
         j.hex = h->tensor + j.shard->first;
         st = one_shard(&j, folder, records, fingerprint, err);
     }
+    us_status last = finished(&j.last, st == US_OK ? err : NULL); /* the first failure is the one that is told */
+    if (st == US_OK) st = last;
+    free_finishing(&j.last);
     if (st == US_OK) st = small_files(p, folder, link_flags, &j.workers[0], h, err);
     free_workers(j.workers, j.n_workers);
+    us_pool_free(j.pool);
     us_table_map_free(&tables);
     return st;
 }
