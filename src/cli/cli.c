@@ -338,6 +338,7 @@ us_status us_cli_usage(us_cli *c, us_err *err, const char *fmt, ...) {
 }
 
 FILE *us_cli_out(us_cli *c) {
+    us_progress_clear(); /* what comes is the result, and on a terminal it would stand behind the progress line */
     return c->out;
 }
 

@@ -1,10 +1,13 @@
 /* How the command behaves as a program: exit statuses, one line on failure, help for every command, man pages and completion that load. */
+#define _XOPEN_SOURCE 700
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 // clang-format off
 #include <cmocka.h>
 // clang-format on
@@ -109,11 +112,42 @@ static void lost_output_is_noticed(void **state) {
     assert_string_equal(r.err, ""); /* a reader that leaves is not worth a message */
 }
 
+/* Standard error of a run as a terminal sees it. */
+static const char *on_terminal(const char *setting) {
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) skip();
+    const char *slave = test_format("%s", ptsname(master)), *command = getenv("US_COMMAND");
+    int keep = open(slave, O_RDWR | O_NOCTTY); /* what is written stays readable after the program's end */
+    assert_true(keep >= 0);
+    test_run r = test_run_program((const char *const[]){"sh", "-c", test_format("%s \"$0\" inspect %s/data/demo 2>%s", setting, test_source(), slave), command, NULL}, NULL);
+    test_assert_done(&r);
+    char *text = (char *)(uintptr_t)test_format("%4096s", "");
+    fcntl(master, F_SETFL, O_NONBLOCK);
+    ssize_t n = read(master, text, 4095);
+    text[n > 0 ? n : 0] = 0;
+    close(keep);
+    close(master);
+    return text;
+}
+
+static void progress_is_for_terminals(void **state) {
+    (void)state;
+    const char *plain = on_terminal("TERM=xterm NO_COLOR=1"), *color = on_terminal("unset NO_COLOR; TERM=xterm"), *dumb = on_terminal("TERM=dumb");
+    assert_non_null(strstr(plain, "100%"));
+    assert_null(strstr(plain, "\033[32m"));
+    assert_non_null(strstr(color, "\033[32m"));
+    assert_string_equal(plain + strlen(plain) - 4, "\r\033[K"); /* wiped at the end */
+    assert_string_equal(dumb, "");
+    test_run r = RUN("inspect", test_format("%s/data/demo", test_source()));
+    test_assert_done(&r);
+    assert_string_equal(r.err, "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(usage_errors_are_status_2),     cmocka_unit_test(version_and_help_are_status_0),
         cmocka_unit_test(every_command_explains_itself), cmocka_unit_test(shells_take_the_completion),
-        cmocka_unit_test(lost_output_is_noticed),
+        cmocka_unit_test(lost_output_is_noticed),        cmocka_unit_test(progress_is_for_terminals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
