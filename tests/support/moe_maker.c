@@ -209,9 +209,36 @@ static void put_int4(out *o, const char *base, const float *p, size_t rows, size
     us_free(q);
 }
 
+/* E2M1 codes, two a byte, low nibble first; one exponent byte for 32. bytes_as_weight: I8 "weight" with F8_E8M0 "scale", else U8 "weight_packed" and "weight_scale". */
+static void put_fp4(out *o, const char *base, const float *p, size_t rows, size_t cols, bool bytes_as_weight) {
+    size_t groups = cols / 32;
+    uint8_t *q = us_calloc(rows * cols / 2 + 1, 1), *scale = us_calloc(rows * groups + 1, 1);
+    assert_true(q && scale && cols % 32 == 0);
+    for (size_t g = 0; g < rows * groups; g++) {
+        float top = 0;
+        for (size_t k = 0; k < 32; k++) top = fmaxf(top, fabsf(p[g * 32 + k]));
+        int e = top > 0 ? ilogbf(top / 6.0f) + 1 : 0;
+        scale[g] = (uint8_t)(e + 127);
+        for (size_t k = 0; k < 32; k++) {
+            float x = ldexpf(p[g * 32 + k], -e), best = INFINITY;
+            uint8_t code = 0;
+            for (uint8_t c = 0; c < 16; c++) {
+                float d = fabsf(us_f4_to_f32(c) - x);
+                if (d < best) best = d, code = c;
+            }
+            q[(g * 32 + k) / 2] |= (uint8_t)(code << (k % 2 * 4));
+        }
+    }
+    put(o, test_format("%s.%s", base, bytes_as_weight ? "weight" : "weight_packed"), bytes_as_weight ? US_DTYPE_I8 : US_DTYPE_U8, 2, (uint64_t[]){rows, cols / 2}, q, rows * cols / 2);
+    put(o, test_format("%s.%s", base, bytes_as_weight ? "scale" : "weight_scale"), bytes_as_weight ? US_DTYPE_F8_E8M0 : US_DTYPE_U8, 2, (uint64_t[]){rows, groups}, scale, rows * groups);
+    us_free(q);
+    us_free(scale);
+}
+
 static void put_own(out *o, maker_form form, const char *base, const float *p, size_t rows, size_t cols) {
     if (form == MAKER_FP8) put_fp8(o, base, p, rows, cols);
     else if (form == MAKER_INT4) put_int4(o, base, p, rows, cols);
+    else if (form == MAKER_FP4) put_fp4(o, base, p, rows, cols, !strstr(base, "down_proj"));
     else {
         us_dtype t = form == MAKER_F32 ? US_DTYPE_F32 : form == MAKER_F16 ? US_DTYPE_F16 : US_DTYPE_BF16;
         put_floats(o, test_format("%s.weight", base), t, 2, (uint64_t[]){rows, cols}, p, rows * cols);

@@ -16,6 +16,7 @@ typedef enum maker_form {
     MAKER_F16,
     MAKER_FP8,          /* blocks of 32 x 32 with weight_scale_inv */
     MAKER_INT4,         /* compressed-tensors, groups of 32 */
+    MAKER_FP4,          /* E2M1 codes with E8M0 scales of 32: gate and up as DeepSeek-V4 stores them, down as Kimi-K3 does */
     MAKER_STACKED_ROWS, /* qwen3_5_moe, BF16 */
     MAKER_STACKED_COLS, /* qwen3_vl_moe, BF16: [E, H, 2I], [E, I, H] */
     MAKER_INTERLEAVED,  /* gpt_oss, BF16, with expert biases */
