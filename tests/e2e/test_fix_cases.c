@@ -1,0 +1,388 @@
+/**
+ * Cases of public reports (fixtures/cases) that are about proxies and files: each folder with an input behaves as its expected.json says.
+ * What needs a forward pass (logits) or the planner is tested there.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/config_compare.h"
+#include "support/proxy.h"
+#include "support/tiny.h"
+
+#define RUN(...) test_understudy((const char *[]){__VA_ARGS__, NULL})
+
+/* Folder of a case, or NULL when this set does not have it. */
+static const char *the_case(const char *id, const char *needs) {
+    const char *folder = test_fixtures(test_format("cases/%s", id));
+    return folder && test_exists(test_format("%s/%s", folder, needs)) ? folder : NULL;
+}
+
+static us_checkpoint *opened(const char *folder) {
+    us_checkpoint *c = NULL;
+    us_err err = {0};
+    if (us_checkpoint_open(NULL, folder, 0, &c, &err) != US_OK) fail_msg("%s: %s [%s] %s", folder, err.what, err.cls, err.where);
+    return c;
+}
+
+static bool lists_path(const us_json_doc *d, us_json_ref list, us_str path) {
+    for (us_json_ref r = us_json_first(d, list); r != US_JSON_NO; r = us_json_next(d, list, r)) {
+        if (us_str_eq(us_json_string(d, r), path)) return true;
+    }
+    return false;
+}
+
+/* ---- every case with a source and a keep list ---- */
+
+static void check_shapes(const us_json_doc *d, us_json_ref shapes, const us_checkpoint *made, const char *id) {
+    for (us_json_ref k = us_json_first(d, shapes); k != US_JSON_NO;) {
+        us_json_ref v = us_json_next(d, shapes, k), dims = us_json_at(d, v, 1);
+        const us_ck_tensor *t = us_ck_find(made, us_json_string(d, k));
+        if (!t || t->rank != us_json_count(d, dims)) fail_msg("%s: %.*s", id, US_STR_ARG(us_json_string(d, k)));
+        uint32_t i = 0;
+        for (us_json_ref x = us_json_first(d, dims); x != US_JSON_NO; x = us_json_next(d, dims, x), i++) {
+            uint64_t n;
+            assert_true(us_json_u64(d, x, &n) && t->shape[i] == n);
+        }
+        k = us_json_next(d, shapes, v);
+    }
+}
+
+static void check_config(const us_json_doc *d, const us_checkpoint *src, const us_checkpoint *made, const char *id) {
+    us_key_difference k[16];
+    us_arena a = {0};
+    us_err err = {0};
+    size_t n = 0;
+    us_json_ref want = us_json_get(d, 0, "config_keys_changed");
+    assert_us_ok(us_config_compare(&src->config, &made->config, &a, k, 16, &n, &err), &err);
+    if (n != us_json_count(d, want)) fail_msg("%s: %d keys changed", id, (int)n);
+    for (size_t i = 0; i < n && i < 16; i++) assert_true(lists_path(d, want, k[i].path));
+    us_arena_free(&a);
+}
+
+/* Token tables: ids of kept experts map exactly, all are in range, none twice in a row. */
+static void check_table(const us_checkpoint *src, const us_checkpoint *made, us_str name, const uint32_t *new_id, uint32_t n_new) {
+    const us_ck_tensor *a = us_ck_find(src, name), *b = us_ck_find(made, name);
+    us_err err = {0};
+    assert_true(a && b && a->rank == 2 && a->dtype == US_DTYPE_I64 && a->bytes == b->bytes);
+    int64_t *x = malloc(a->bytes + 1), *y = malloc(a->bytes + 1);
+    assert_true(x && y);
+    assert_us_ok(us_ck_read(src, a, 0, x, (size_t)a->bytes, &err), &err);
+    assert_us_ok(us_ck_read(made, b, 0, y, (size_t)b->bytes, &err), &err);
+    for (uint64_t r = 0; r < a->shape[0]; r++) {
+        for (uint64_t c = 0; c < a->shape[1]; c++) {
+            uint64_t at = r * a->shape[1] + c;
+            assert_true(y[at] >= 0 && y[at] < n_new);
+            if (new_id[x[at]] != UINT32_MAX) assert_int_equal(y[at], new_id[x[at]]);
+            for (uint64_t e = 0; e < c; e++) assert_true(y[at] != y[r * a->shape[1] + e]);
+        }
+    }
+    free(x);
+    free(y);
+}
+
+static void check_tables(const us_json_doc *d, us_json_ref keep, const us_checkpoint *src, const us_checkpoint *made) {
+    for (us_json_ref k = us_json_first(d, keep); k != US_JSON_NO;) {
+        us_json_ref v = us_json_next(d, keep, k);
+        uint32_t new_id[1024], j = 0;
+        memset(new_id, 0xff, sizeof new_id);
+        for (us_json_ref e = us_json_first(d, v); e != US_JSON_NO; e = us_json_next(d, v, e), j++) {
+            uint64_t old;
+            assert_true(us_json_u64(d, e, &old) && old < 1024);
+            new_id[old] = j;
+        }
+        const char *suffix = test_format("layers.%.*s.ffn.gate.tid2eid", US_STR_ARG(us_json_string(d, k)));
+        for (size_t i = 0; i < src->n_tensors; i++) {
+            if (us_str_ends(src->tensors[i].name, us_str_z(suffix))) check_table(src, made, src->tensors[i].name, new_id, j);
+        }
+        k = us_json_next(d, keep, v);
+    }
+}
+
+static bool one_kept_case(const char *root, const char *id) {
+    const char *folder = test_format("%s/%s", root, id), *src = test_format("%s/src", folder), *expected = test_format("%s/expected.json", folder);
+    if (!test_exists(expected) || !test_exists(test_format("%s/config.json", src))) return false;
+    us_json_doc d = test_json(expected);
+    us_json_ref keep = us_json_get(&d, 0, "keep");
+    bool has = us_json_type_of(&d, keep) == US_JSON_OBJECT;
+    if (has) {
+        const char *temp = test_temp_dir(), *list = test_format("%s/keep.json", temp), *dst = test_format("%s/dst", temp);
+        test_write_text(list, test_format("%.*s", US_STR_ARG(us_json_raw(&d, keep))));
+        test_run r = RUN("proxy", src, dst, "--select", test_format("list:%s", list));
+        test_assert_done(&r);
+        us_checkpoint *a = opened(src), *b = opened(dst);
+        uint64_t n;
+        if (us_json_u64(&d, us_json_get(&d, 0, "tensor_count_after"), &n)) assert_int_equal(b->n_tensors, n);
+        check_shapes(&d, us_json_get(&d, 0, "e_sized_tensors_after"), b, id);
+        check_config(&d, a, b, id);
+        check_tables(&d, keep, a, b);
+        us_checkpoint_free(a);
+        us_checkpoint_free(b);
+        for (int i = 0; i < 2; i++) {
+            r = RUN("verify", src, dst, i ? "--ignore-manifest" : "--quiet");
+            test_assert_done(&r);
+        }
+    }
+    us_json_doc_free(&d);
+    return has;
+}
+
+static void kept_lists_give_the_expected_tensors(void **state) {
+    (void)state;
+    const char *root = test_fixtures("cases");
+    size_t n = 0;
+    int done = 0;
+    if (!root) return;
+    const char *const *ids = test_list(root, &n);
+    for (size_t i = 0; i < n; i++) done += one_kept_case(root, ids[i]);
+    print_message("%d cases\n", done);
+}
+
+/* ---- files ---- */
+
+static void files_are_copied_or_named(void **state) {
+    (void)state;
+    const char *folder = the_case("P17", "src/config.json"), *dst = test_format("%s/dst", test_temp_dir());
+    if (!folder) return;
+    us_json_doc d = test_json(test_format("%s/expected.json", folder));
+    test_run r = RUN("proxy", test_format("%s/src", folder), dst, "--experts", "2", "--select", "first");
+    test_assert_done(&r);
+    us_json_ref copied = us_json_get(&d, 0, "copied_byte_exact"), left = us_json_get(&d, 0, "not_copied_and_named");
+    for (us_json_ref x = us_json_first(&d, copied); x != US_JSON_NO; x = us_json_next(&d, copied, x)) {
+        const char *name = test_format("%.*s", US_STR_ARG(us_json_string(&d, x)));
+        size_t n = 0, m = 0;
+        const char *a = test_read(test_format("%s/src/%s", folder, name), &n), *b = test_read(test_format("%s/%s", dst, name), &m);
+        assert_true(n == m && memcmp(a, b, n) == 0);
+    }
+    for (us_json_ref x = us_json_first(&d, left); x != US_JSON_NO; x = us_json_next(&d, left, x)) {
+        const char *name = test_format("%.*s", US_STR_ARG(us_json_string(&d, x)));
+        assert_false(test_exists(test_format("%s/%s", dst, name)));
+        assert_true(strstr(r.out, name) || strstr(r.err, name));
+    }
+    us_checkpoint *made = opened(dst);
+    uint64_t bytes = 0, elements = 0, v;
+    for (size_t i = 0; i < made->n_tensors; i++) {
+        bytes += made->tensors[i].bytes;
+        elements += made->tensors[i].bytes * 8 / us_dtype_bits(made->tensors[i].dtype);
+    }
+    assert_true(us_json_u64(&made->index, us_json_path(&made->index, 0, "metadata.total_size"), &v) && v == bytes);
+    assert_true(us_json_u64(&made->index, us_json_path(&made->index, 0, "metadata.total_parameters"), &v) && v == elements);
+    us_checkpoint_free(made);
+    us_json_doc_free(&d);
+}
+
+static void a_missing_shard_stops_before_anything_is_written(void **state) {
+    (void)state;
+    const char *folder = the_case("P18", "src/config.json"), *dst = test_format("%s/dst", test_temp_dir());
+    if (!folder) return;
+    test_run r = RUN("proxy", test_format("%s/src", folder), dst, "--experts", "2", "--select", "first");
+    test_assert_refused(&r, 1, "shard-missing");
+    assert_non_null(strstr(r.err, "model-00002-of-00002.safetensors"));
+    assert_false(test_exists(dst));
+}
+
+static void hub_snapshots_are_read_through_their_links(void **state) {
+    (void)state;
+    const char *folder = the_case("P16", "models--org--tiny");
+    if (!folder) return;
+    const char *copy = test_temp_dir(), *snapshot = test_format("%s/models--org--tiny/snapshots/0123abcd", copy);
+    test_copy_tree(folder, copy);
+    test_restore_links(copy);
+    test_run r = RUN("inspect", snapshot);
+    test_assert_done(&r);
+}
+
+static void stale_copies_lose(void **state) {
+    (void)state;
+    const char *folder = the_case("S07", "src/config.json"), *dst = test_format("%s/dst", test_temp_dir());
+    if (!folder) return;
+    test_run r = RUN("proxy", test_format("%s/src", folder), dst, "--experts", "4", "--select", "first");
+    test_assert_done(&r);
+    assert_non_null(strstr(r.err, "note-unlisted"));
+    us_checkpoint *made = opened(dst);
+    us_err err = {0};
+    size_t found = 0;
+    for (size_t i = 0; i < made->n_tensors; i++) {
+        const us_ck_tensor *t = &made->tensors[i];
+        if (!us_str_ends(t->name, US_LIT("o_proj.weight")) && !us_str_ends(t->name, US_LIT("experts.2.up_proj.weight"))) continue;
+        char *raw = malloc(t->bytes + 1);
+        float *x = malloc(t->bytes / us_dtype_bits(t->dtype) * 8 * sizeof *x + 4);
+        assert_true(raw && x);
+        assert_us_ok(us_ck_read(made, t, 0, raw, (size_t)t->bytes, &err), &err);
+        size_t n = (size_t)(t->bytes * 8 / us_dtype_bits(t->dtype));
+        assert_true(us_to_f32(t->dtype, raw, n, x));
+        for (size_t k = 0; k < n; k++) assert_true(x[k] >= 0.5f && x[k] <= 0.5f);
+        free(raw);
+        free(x);
+        found++;
+    }
+    assert_true(found >= 2);
+    us_checkpoint_free(made);
+}
+
+/* Sources that must simply work (S01 odd header, S06 no metadata, S10 no head), and what must be said or stand in every shard. */
+static void odd_files_give_whole_proxies(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {{"S01", "src", NULL}, {"S06", "src", NULL}, {"S06", "src_empty_metadata", NULL},
+                                           {"S10", "src_tied", NULL}, {"S10", "src_untied", "note-head"}, {"S10", "src_key_absent", "note-head"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *folder = the_case(cases[i][0], test_format("%s/config.json", cases[i][1])), *dst = test_format("%s/dst", test_temp_dir());
+        if (!folder) continue;
+        const char *src = test_format("%s/%s", folder, cases[i][1]);
+        test_run r = RUN("proxy", src, dst, "--experts", "2", "--select", "first");
+        test_assert_done(&r);
+        assert_true(!cases[i][2] == !strstr(r.err, "note-head"));
+        us_checkpoint *made = opened(dst);
+        for (size_t s = 0; s < made->n_shards; s++) {
+            const us_st_header *h = &made->shards[s].header;
+            bool format = false;
+            for (size_t m = 0; m < h->n_meta; m++) format |= us_str_eqz(h->meta[m].key, "format") && us_str_eqz(h->meta[m].value, "pt");
+            assert_true(format);
+            assert_int_equal(h->data_start % 8, 0);
+        }
+        us_checkpoint_free(made);
+        r = RUN("verify", src, dst);
+        test_assert_done(&r);
+    }
+    const char *folder = the_case("S02", "src/config.json");
+    if (!folder) return;
+    test_run r = RUN("proxy", test_format("%s/src", folder), test_format("%s/dst", test_temp_dir()), "--experts", "2", "--select", "first");
+    test_assert_refused(&r, 1, "trailing-data");
+    assert_non_null(strstr(r.err, "4 bytes"));
+}
+
+/* ---- lists, keys ---- */
+
+static void list_shapes_agree(void **state) {
+    (void)state;
+    const char *folder = the_case("P25", "expected.json"), *temp = test_temp_dir(), *src = test_format("%s/src", temp);
+    if (!folder) return;
+    us_json_doc d = test_json(test_format("%s/expected.json", folder));
+    tiny_write(src, &(tiny_model){.experts = 4, .top_k = 1});
+    static const char *const files[] = {"ranked.jsonl", "keepset.json"};
+    for (int i = 0; i < 2; i++) {
+        const char *list = test_format("%s/%s", folder, files[i]), *dst = test_format("%s/dst%d", temp, i);
+        if (!test_exists(list)) continue;
+        test_run r = RUN("proxy", src, dst, "--experts", "2", "--select", test_format("list:%s", list));
+        test_assert_done(&r);
+        us_json_doc m = test_json(test_format("%s/understudy.json", dst));
+        assert_true(us_json_equal(&d, us_json_get(&d, 0, "keep"), &m, us_json_get(&m, 0, "layers")));
+        us_json_doc_free(&m);
+    }
+    us_json_doc_free(&d);
+}
+
+static void size_and_behaviour_keys_are_told_apart(void **state) {
+    (void)state;
+    const char *folder = the_case("T01", "tiny.json");
+    if (!folder) return;
+    us_json_doc d = test_json(test_format("%s/expected.json", folder)), j = {0};
+    us_err err = {0};
+    test_run r = RUN("verify", test_format("%s/reference.json", folder), test_format("%s/tiny.json", folder), "--json");
+    assert_int_equal(r.status, 3);
+    assert_us_ok(us_json_doc_parse(&j, (us_str){r.out, r.n_out}, 0, &err), &err);
+    assert_true(us_json_equal(&d, us_json_get(&d, 0, "size_keys"), &j, us_json_get(&j, 0, "size_keys")));
+    assert_true(us_json_equal(&d, us_json_get(&d, 0, "behaviour_keys_that_differ"), &j, us_json_get(&j, 0, "behaviour_keys")));
+    us_json_doc_free(&d);
+    us_json_doc_free(&j);
+}
+
+/* P14: the lists of config.json on a checkpoint made to fit. */
+static void quantisation_lists_are_renumbered(void **state) {
+    (void)state;
+    const char *folder = the_case("P14", "config.json"), *temp = test_temp_dir(), *src = test_format("%s/src", temp), *dst = test_format("%s/dst", temp);
+    if (!folder) return;
+    us_json_doc d = test_json(test_format("%s/expected.json", folder)), c = test_json(test_format("%s/config.json", folder));
+    us_json_ref q = us_json_get(&c, 0, "quantization_config");
+    tiny_write(src, &(tiny_model){.experts = 4, .top_k = 1, .config_more = test_format("\"quantization_config\": %.*s,", US_STR_ARG(us_json_raw(&c, q)))});
+    test_write_text(test_format("%s/hf_quant_config.json", src), test_read(test_format("%s/hf_quant_config.json", folder), NULL));
+    const char *list = test_format("%s/keep.json", temp);
+    test_write_text(list, test_format("%.*s", US_STR_ARG(us_json_raw(&d, us_json_get(&d, 0, "keep")))));
+    test_run r = RUN("proxy", src, dst, "--select", test_format("list:%s", list));
+    test_assert_done(&r);
+    us_json_doc made = test_json(test_format("%s/config.json", dst)), hf = test_json(test_format("%s/hf_quant_config.json", dst));
+    assert_true(us_json_equal(&d, us_json_get(&d, 0, "ignore"), &made, us_json_path(&made, 0, "quantization_config.ignore")));
+    /* the glob that ends in an expert's number is expanded to the names it matched */
+    us_json_ref ex = us_json_path(&hf, 0, "quantization.exclude_modules");
+    assert_true(lists_path(&hf, ex, US_LIT("lm_head")) && lists_path(&hf, ex, US_LIT("*mlp.gate*")));
+    assert_true(lists_path(&hf, ex, US_LIT("model.layers.1.mlp.experts.1.gate_proj")));
+    assert_true(lists_path(&hf, ex, US_LIT("model.layers.0.mlp.experts.0*")) ||
+                (lists_path(&hf, ex, US_LIT("model.layers.0.mlp.experts.0.up_proj")) && lists_path(&hf, ex, US_LIT("model.layers.0.mlp.experts.0.gate_proj")) &&
+                 lists_path(&hf, ex, US_LIT("model.layers.0.mlp.experts.0.down_proj"))));
+    assert_false(lists_path(&hf, ex, US_LIT("model.layers.0.mlp.experts.1*")));
+    us_json_doc_free(&d);
+    us_json_doc_free(&c);
+    us_json_doc_free(&made);
+    us_json_doc_free(&hf);
+}
+
+/* P24: keys and tensors of MTP go together, on every model that has either. */
+static void mtp_is_dropped_whole(void **state) {
+    (void)state;
+    const char *root = test_fixtures("models");
+    size_t n = 0;
+    if (!root) return;
+    const char *const *names = test_list(root, &n);
+    for (size_t i = 0; i < n; i++) {
+        const char *folder = test_format("%s/%s", root, names[i]);
+        if (!test_exists(test_format("%s/config.json", folder)) || strstr(names[i], "llama") == names[i]) continue;
+        const char *temp = test_temp_dir(), *src = test_format("%s/src", temp), *dst = test_format("%s/dst", temp);
+        size_t len = 0;
+        test_mkdir(src);
+        const char *w = test_read(test_format("%s/model.safetensors", folder), &len);
+        test_write(test_format("%s/model.safetensors", src), w, len);
+        test_write_text(test_format("%s/config.json", src), test_read(test_format("%s/config.json", folder), NULL));
+        test_run r = RUN("proxy", src, dst, "--keep-ratio", "1", "--select", "first", "--drop-mtp");
+        if (r.status == 1 && strstr(r.err, "[dense]")) continue;
+        test_assert_done(&r);
+        us_checkpoint *made = opened(dst);
+        static const char *const keys[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers"};
+        for (int k = 0; k < 4; k++) {
+            uint64_t v;
+            if (us_json_u64(&made->config, us_json_get(&made->config, 0, keys[k]), &v)) assert_int_equal(v, 0);
+        }
+        assert_true(us_json_get(&made->config, 0, "mtp_hybrid_override_pattern") == US_JSON_NO);
+        assert_true(us_json_get(&made->config, 0, "mtp_layers_block_type") == US_JSON_NO);
+        for (size_t t = 0; t < made->n_tensors; t++) assert_false(us_str_starts(made->tensors[t].name, US_LIT("mtp.")));
+        us_checkpoint_free(made);
+        for (int k = 0; k < 2; k++) {
+            r = RUN("verify", src, dst, k ? "--ignore-manifest" : "--quiet");
+            if (r.status) fail_msg("%s: %s", names[i], r.err);
+        }
+    }
+}
+
+/* P21: the arguments that a trainer needs. */
+static void trainer_arguments_are_told(void **state) {
+    (void)state;
+    const char *root = test_fixtures("checkpoints/deepseek-v3-fp8");
+    if (!root || !test_exists(test_format("%s/src/config.json", root))) return;
+    test_run r = RUN("proxy", test_format("%s/src", root), "/nonexistent/x", "--experts", "8", "--select", "first", "--dry-run", "--json");
+    test_assert_done(&r);
+    assert_non_null(strstr(r.out, "\"megatron\": [\"--num-experts 8\", \"--moe-router-num-groups 4\", \"--moe-router-group-topk 2\"]"));
+    assert_non_null(strstr(r.out, "\"slime\": [\"--num-experts 8\""));
+    assert_non_null(strstr(r.out, "\"vllm_sglang\": []"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kept_lists_give_the_expected_tensors),
+        cmocka_unit_test(files_are_copied_or_named),
+        cmocka_unit_test(a_missing_shard_stops_before_anything_is_written),
+        cmocka_unit_test(hub_snapshots_are_read_through_their_links),
+        cmocka_unit_test(stale_copies_lose),
+        cmocka_unit_test(odd_files_give_whole_proxies),
+        cmocka_unit_test(list_shapes_agree),
+        cmocka_unit_test(size_and_behaviour_keys_are_told_apart),
+        cmocka_unit_test(quantisation_lists_are_renumbered),
+        cmocka_unit_test(mtp_is_dropped_whole),
+        cmocka_unit_test(trainer_arguments_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
