@@ -150,7 +150,8 @@ static us_status make_plans(job *j, us_err *err) {
     if (!j->plans) return us_fail_nomem(err, "planning");
     for (size_t i = 0; i < n; i++) US_TRY(us_plan_create(j->ctx, j->s, &j->lists.keeps[i], &o, &j->plans[i], err));
     j->args = (us_manifest_arguments){.select = j->lists.method, .layers = r->layers, .seed = us_ctx_seed(j->ctx), .drop_mtp = r->drop_mtp,
-                                      .protect = r->protect, .n_protect = r->n_protect};
+                                      .protect = r->protect, .n_protect = r->n_protect,
+                                      .selection = j->lists.selection.blocks ? &j->lists.selection : NULL};
     if (j->lists.file) {
         US_TRY(file_sha(&j->lists.file, 1, j->list_sha, err));
         j->args.list_sha256 = j->list_sha;
@@ -183,6 +184,7 @@ static us_status make_report(job *j, const us_hashes *hashes, us_err *err) {
         st = rung_folder(j, j->target.dst, i, &folder, err);
         us_buf_z(b, i ? ", " : "");
         us_report_rung(j->report, j->plans[i], us_buf_text(&folder), hashes ? &hashes[i] : NULL);
+        if (j->args.selection) us_selection_text(&j->report->text, j->args.selection, j->s, j->plans[i]->keep, j->active);
     }
     us_buf_c(b, ']');
     us_report_advice(j->report, j->s, (const us_plan *const *)j->plans, j->lists.n);

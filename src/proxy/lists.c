@@ -29,7 +29,7 @@ us_status us_lists_choose(us_ctx *ctx, const us_structure *s, const us_proxy_req
         us_note(ctx, "note-dry-run", "a dry run reads no weights: sizes and files are those of the real run, which experts stay is decided then (--select %s)", l.method);
         m = US_SELECT_FIRST;
     }
-    if (m < US_SELECT_FIRST || (r->n_protect && m != US_SELECT_LIST)) {
+    if (m < US_SELECT_FIRST || ((r->n_protect || r->n_routing) && m != US_SELECT_LIST)) { /* dumps give a baseline its loads (case T06) */
         us_select_options o = {.method = m, .routing = r->routing, .n_routing = r->n_routing, .protect = r->protect, .n_protect = r->n_protect,
                                .seed = us_ctx_seed(ctx), .active = active};
         US_TRY(us_select(ctx, s, &o, sizes, n, &l.selection, err));

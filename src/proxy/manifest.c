@@ -210,6 +210,11 @@ us_status us_manifest_write(const us_plan *p, const us_manifest_arguments *a, co
     US_TRY(source(out, p, err));
     layers(out, p);
     merge_tree(out, p, tree);
+    if (a->selection) {
+        us_buf_z(out, "  \"selection\": ");
+        us_selection_json(out, a->selection, p->s, p->keep, p->active);
+        us_buf_z(out, ",\n");
+    }
     changes(out, p, hashes);
     names(out, p);
     US_TRY(files(out, p, hashes, err));

@@ -5,6 +5,7 @@
 #ifndef US_PROXY_MANIFEST_H
 #define US_PROXY_MANIFEST_H
 
+#include "proxy/select.h"
 #include "proxy/write.h"
 
 #define US_MANIFEST_NAME "understudy.json"
@@ -21,6 +22,7 @@ typedef struct us_manifest_arguments {
     bool drop_mtp;
     const char *const *protect;
     int n_protect;
+    const us_selection *selection; /* what was measured, or NULL */
 } us_manifest_arguments;
 
 /** hashes NULL: without SHA-256 (used for the fingerprint and --dry-run). tree may be NULL. */

@@ -82,6 +82,14 @@ us_status us_select(us_ctx *ctx, const us_structure *s, const us_select_options 
                     us_err *err) US_WARN_UNUSED;
 void us_selection_free(us_selection *s);
 
+/**
+ * What was measured, as a JSON object for the manifest of one size: per block its sources, loads, the share of choices that kept experts took
+ * (kept_load), the largest load in means, saliencies, protected experts. active as in the options.
+ */
+void us_selection_json(us_buf *b, const us_selection *s, const us_structure *st, const us_keep *keep, const bool *active);
+/** One line about loads for people; nothing without routing dumps. */
+void us_selection_text(us_buf *b, const us_selection *s, const us_structure *st, const us_keep *keep, const bool *active);
+
 /** Name of a method as typed, e.g. "reap-like"; and back ("list:FILE" is LIST, *file points behind the colon). false = unknown. */
 const char *us_select_method_name(us_select_method m);
 bool us_select_method_parse(const char *text, us_select_method *out, const char **file);

@@ -311,6 +311,61 @@ static void method_names_are_read_back(void **state) {
     assert_false(us_select_method_parse("reap", &m, &file));
 }
 
+static void baselines_draw_as_keep_lists_do(void **state) {
+    (void)state;
+    opened o = small(MAKER_GROUPS, 2, 16);
+    us_err err = {0};
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        us_selection sel = {0};
+        us_keep want = {0};
+        assert_us_ok(us_keep_random(o.s, seed, 8, &want, &err), &err);
+        assert_us_ok(us_select(o.ctx, o.s, &(us_select_options){.method = US_SELECT_RANDOM, .seed = seed}, (uint32_t[]){8}, 1, &sel, &err), &err);
+        assert_memory_equal(sel.keeps[0].ids, want.ids, 16 * sizeof(uint32_t));
+        us_selection_free(&sel);
+        us_keep_free(&want);
+    }
+    us_selection sel = {0};
+    us_keep want = {0};
+    assert_us_ok(us_keep_first(o.s, 8, &want, &err), &err);
+    assert_us_ok(us_select(o.ctx, o.s, &(us_select_options){.method = US_SELECT_FIRST}, (uint32_t[]){8}, 1, &sel, &err), &err);
+    assert_memory_equal(sel.keeps[0].ids, want.ids, 16 * sizeof(uint32_t));
+    us_selection_free(&sel);
+    us_keep_free(&want);
+    maker_close(&o);
+}
+
+static void statistics_are_reported(void **state) {
+    (void)state;
+    opened o = small(MAKER_BF16, 1, 8);
+    us_err err = {0};
+    int16_t ids[10][2];
+    for (int t = 0; t < 10; t++) ids[t][0] = 3, ids[t][1] = (int16_t)(t < 6 ? 5 : 1);
+    const char *file = dump_file(US_DTYPE_I16, (uint64_t[]){10, 1, 2}, 3, ids, false);
+    const char *listed[] = {"0:3"};
+    us_selection sel = {0};
+    us_select_options opt = {.method = US_SELECT_FREQUENCY, .routing = &file, .n_routing = 1, .protect = listed, .n_protect = 1};
+    assert_us_ok(us_select(o.ctx, o.s, &opt, (uint32_t[]){2}, 1, &sel, &err), &err);
+    us_buf json = {0}, text = {0};
+    us_selection_json(&json, &sel, o.s, &sel.keeps[0], NULL);
+    us_json_doc d;
+    assert_us_ok(us_json_doc_parse(&d, us_buf_view(&json), 0, &err), &err);
+    double kept = 0, largest = 0;
+    assert_true(us_json_double(&d, us_json_path(&d, 0, "blocks.0.kept_load"), &kept));
+    assert_true(us_json_double(&d, us_json_path(&d, 0, "blocks.0.largest_load"), &largest));
+    assert_true(fabs(kept - 0.8) < 1e-6); /* 10 of 20 choices fell on 3, 6 on 5 */
+    assert_true(fabs(largest - 4.0) < 1e-6);
+    assert_int_equal(us_json_count(&d, us_json_path(&d, 0, "blocks.0.load")), 8);
+    assert_int_equal(us_json_count(&d, us_json_path(&d, 0, "blocks.0.protected")), 1);
+    us_selection_text(&text, &sel, o.s, &sel.keeps[0], NULL);
+    assert_non_null(strstr(us_buf_text(&text), "80.0 % of all choices"));
+    assert_non_null(strstr(us_buf_text(&text), "ceiling 1.00"));
+    us_json_doc_free(&d);
+    us_buf_free(&json);
+    us_buf_free(&text);
+    us_selection_free(&sel);
+    maker_close(&o);
+}
+
 static void nearest_kept_experts_are_ranked(void **state) {
     (void)state;
     static const double d[16] = {0, .5, .5, .1, .5, 0, .2, .9, .5, .2, 0, .3, .1, .9, .3, 0};
@@ -378,6 +433,8 @@ int main(void) {
         cmocka_unit_test(protected_experts_stay),
         cmocka_unit_test(illegal_sizes_and_options_are_refused),
         cmocka_unit_test(method_names_are_read_back),
+        cmocka_unit_test(baselines_draw_as_keep_lists_do),
+        cmocka_unit_test(statistics_are_reported),
         cmocka_unit_test(nearest_kept_experts_are_ranked),
         cmocka_unit_test(blocks_that_are_not_written_are_left_alone),
         cmocka_unit_test(running_out_of_memory_is_an_error),
