@@ -3,7 +3,7 @@
  *
  * A size key (widths, counts of layers and experts) makes a model smaller; any other key changes what the model does. The number of
  * experts a token takes is a size by its nature but changes the routing margin, so its change counts as behaviour.
- * Tests: tests/unit/test_config_compare.c, cases/T01.
+ * Tests: tests/e2e/test_fix_cases.c.
  */
 #ifndef US_PROXY_CONFIG_COMPARE_H
 #define US_PROXY_CONFIG_COMPARE_H

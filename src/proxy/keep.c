@@ -1,6 +1,6 @@
 /**
  * Keep lists: creation, validation, the two baselines that look at nothing. Reading list files is in keep_read.c.
- * Tests: tests/unit/test_keep.c.
+ * Tests: tests/e2e/test_proxy.c.
  */
 #include "proxy/keep.h"
 

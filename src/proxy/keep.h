@@ -3,7 +3,7 @@
  *
  * The common currency between selection (select.h makes them), lists that a user brings, the plan that writes a proxy, the manifest and
  * verify. All blocks keep one and the same number, because a config has one count (rule 2 of fixtures/checkpoints/README.md).
- * Not here: how experts are chosen by features (select.h). Tests: tests/unit/test_keep.c, fixtures/checkpoints/refuse.json, cases P12, P25.
+ * Not here: how experts are chosen by features (select.h). Tests: tests/e2e/test_proxy.c, test_fix_checkpoints.c, test_fix_cases.c.
  */
 #ifndef US_PROXY_KEEP_H
 #define US_PROXY_KEEP_H

@@ -2,7 +2,7 @@
  * Reading list files in every shape that people exchange (requirement 21 of requirements-proxy.md, case P25).
  *
  * A file is turned into one node per block first (a JSON array each), whatever its shape; what follows does not know the shape any more.
- * Tests: tests/unit/test_keep.c, fixtures/checkpoints/refuse.json, cases/P25.
+ * Tests: tests/e2e/test_proxy.c, test_fix_checkpoints.c, test_fix_cases.c.
  */
 #include <string.h>
 

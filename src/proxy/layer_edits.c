@@ -2,7 +2,7 @@
  * What a cut of layers or MTP heads changes in config.json: layer counts, per-layer lists and patterns, lists of layer numbers, MTP keys.
  *
  * Keys are those of spec/families-2026.md sections 5 to 7 and case P24. A key that describes layers by a period cannot describe every
- * cut; then the cut is refused by name. Tests: tests/unit/test_layers.c.
+ * cut; then the cut is refused by name. Tests: tests/e2e/test_proxy.c, test_fix_models.c.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/** Which layers stay and how names change. The edits of config.json are in layer_edits.c. Tests: tests/unit/test_layers.c. */
+/** Which layers stay and how names change. The edits of config.json are in layer_edits.c. Tests: tests/e2e/test_proxy.c. */
 #include "proxy/layers.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * Cutting layers and MTP heads: which layers stay, how names are renumbered, which per-layer lists of config.json are cut.
  *
  * A true cut: tensors, lists, MTP index move together (cases T02, T04, T10; requirements 10, 26; the table of case P24). Widths, heads and
- * latent sizes are never cut: kernels are compiled for them. Tests: tests/unit/test_layers.c.
+ * latent sizes are never cut: kernels are compiled for them. Tests: tests/e2e/test_proxy.c, test_fix_cases.c, test_fix_models.c.
  */
 #ifndef US_PROXY_LAYERS_H
 #define US_PROXY_LAYERS_H

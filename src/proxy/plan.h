@@ -3,7 +3,7 @@
  *
  * Made from the structure and the keep lists alone; --dry-run prints it, write.c carries it out, verify.c holds a folder against it.
  * The rules are those of fixtures/checkpoints/README.md ("Rules of slicing"). Deterministic: same source and lists, same plan, same bytes.
- * Not here: choosing experts (keep.h, select.h), touching files (write.h). Tests: tests/unit/test_plan_proxy.c, fixtures/checkpoints.
+ * Not here: choosing experts (keep.h, select.h), touching files (write.h). Tests: tests/e2e/test_fix_checkpoints.c.
  */
 #ifndef US_PROXY_PLAN_H
 #define US_PROXY_PLAN_H

@@ -2,7 +2,7 @@
  * Quantisation lists (rule 8 of fixtures/checkpoints/README.md): entries that name experts are renumbered or dropped, patterns that
  * would answer differently are replaced by the names they matched, everything else keeps its bytes.
  *
- * Tests: fixtures/checkpoints (kimi-k2-int4, nvfp4-modelopt, fp8-ct-static, awq-int4), case P14, tests/unit/test_quant_edit.c.
+ * Tests: fixtures/checkpoints (kimi-k2-int4, nvfp4-modelopt, fp8-ct-static, awq-int4), tests/e2e/test_fix_cases.c.
  */
 #include <stdlib.h>
 #include <string.h>

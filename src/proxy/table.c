@@ -1,4 +1,4 @@
-/** Nearest kept experts for token tables, by router rows. Header: stream.h. Tests: cases/P01, tests/unit/test_table.c. */
+/** Nearest kept experts for token tables, by router rows. Header: stream.h. Tests: tests/e2e/test_fix_cases.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

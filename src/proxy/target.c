@@ -227,8 +227,14 @@ static bool read_fingerprint(const char *path, char out[65]) {
 
 bool us_target_finished(const us_target *t, const char *fingerprint) {
     char have[65];
-    return t->partial_exists && t->kind == US_TARGET_OURS && strcmp(t->fingerprint, fingerprint) == 0 && read_fingerprint(t->state, have) &&
-           strcmp(have, fingerprint) == 0 && us_fs_kind_of(t->out) == US_FS_NONE;
+    if (!t->partial_exists || t->kind != US_TARGET_OURS || strcmp(t->fingerprint, fingerprint) != 0 || us_fs_kind_of(t->out) != US_FS_NONE) return false;
+    if (read_fingerprint(t->state, have)) return strcmp(have, fingerprint) == 0;
+    us_arena a = {0}; /* the state goes last but the folder itself */
+    us_fs_entry *e = NULL;
+    size_t n = 0;
+    bool empty = us_fs_walk(t->partial, 0, NULL, &a, &e, &n, NULL) == US_OK && n == 0;
+    us_arena_free(&a);
+    return empty;
 }
 
 static us_status take_lock(us_target *t, us_err *err) {

@@ -3,7 +3,7 @@
  *
  * Work happens in DST.understudy-partial: `state.json` (fingerprint of the job), `done/` (records of finished shards), `out/` (the result,
  * renamed to DST at the end). One process at a time works there (a lock on the folder). --force deletes files that a manifest names and nothing else.
- * Tests: tests/e2e/test_proxy_target.c.
+ * Tests: tests/e2e/test_proxy.c.
  */
 #ifndef US_PROXY_TARGET_H
 #define US_PROXY_TARGET_H

@@ -4,7 +4,7 @@
  * Every shard that is complete and on the disk has a record in a folder beside it, made after fsync, with the SHA-256 of its tensors. A
  * later run with the same fingerprint reads such a shard back, holds it against the record, and keeps it; a shard without a record is
  * written again. Memory: two buffers a thread, 256 MB in all at most. Not here: naming, resuming and renaming of the folder (proxy.c).
- * Tests: tests/e2e/test_proxy_resume.c, fixtures/checkpoints.
+ * Tests: tests/e2e/test_proxy.c, test_fix_checkpoints.c; bench/kill.sh.
  */
 #ifndef US_PROXY_WRITE_H
 #define US_PROXY_WRITE_H
