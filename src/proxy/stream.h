@@ -14,8 +14,11 @@ typedef struct us_table_map {
     uint32_t **rank; /* per block, NULL unless hash-routed: n_experts * n new numbers, nearest first; a kept expert's first is itself */
 } us_table_map;
 
-/** Reads the router rows of hash-routed blocks; nearness is the cosine of router rows, ties to the lower number. */
-us_status us_table_map_create(const us_plan *p, us_table_map *out, us_err *err) US_WARN_UNUSED;
+/**
+ * Runs the experts of hash-routed blocks on probes: nearness is the distance of functional sketches and router rows (us_select_distances with default
+ * options), ties to the lower number. A function of source and lists alone.
+ */
+us_status us_table_map_create(us_ctx *ctx, const us_plan *p, us_table_map *out, us_err *err) US_WARN_UNUSED;
 void us_table_map_free(us_table_map *m);
 
 /** Takes the next n bytes of the tensor; data live until it returns. */

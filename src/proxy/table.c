@@ -1,92 +1,62 @@
-/** Nearest kept experts for token tables, by router rows. Header: stream.h. Tests: tests/e2e/test_fix_cases.c. */
-#include <math.h>
-#include <stdlib.h>
+/** Nearest kept experts for token tables, by what experts do. Header: stream.h. Tests: tests/unit/test_table.c, tests/e2e/test_fix_cases.c. */
 #include <string.h>
 
+#include "proxy/select.h"
 #include "proxy/stream.h"
 
-/* Router rows as f32, each of length 1; NULL rows when the type cannot be read (then nearness is the number). */
-static us_status unit_rows(const us_plan *p, const us_moe_block *b, float **out, uint64_t *width, us_err *err) {
-    const us_checkpoint *ck = p->s->ck;
-    *out = NULL;
-    *width = 0;
-    if (b->router == UINT32_MAX) return US_OK;
-    const us_ck_tensor *t = &ck->tensors[b->router];
-    if (t->rank != 2 || t->shape[0] < b->n_experts || us_dtype_bits(t->dtype) < 8) return US_OK;
-    size_t bytes = (size_t)t->bytes, n = 0;
-    if (!us_mul_size((size_t)t->shape[0], (size_t)t->shape[1], &n) || n > (size_t)1 << 28) return US_OK;
-    void *raw = us_malloc(bytes ? bytes : 1);
-    float *rows = us_malloc((n ? n : 1) * sizeof *rows);
-    us_status st = raw && rows ? us_ck_read(ck, t, 0, raw, bytes, err) : us_fail_nomem(err, "reading a router");
-    bool ok = st == US_OK && us_to_f32(t->dtype, raw, n, rows);
-    us_free(raw);
-    for (uint64_t e = 0; ok && e < b->n_experts; e++) {
-        float *r = rows + e * t->shape[1];
-        double sum = 0;
-        for (uint64_t i = 0; i < t->shape[1]; i++) sum += (double)r[i] * (double)r[i];
-        double scale = sum > 0 ? 1 / sqrt(sum) : 0;
-        for (uint64_t i = 0; i < t->shape[1]; i++) r[i] = (float)((double)r[i] * scale);
+/*
+ * Distances by function and router rows with the default options, whatever the selection was: so verify finds the same map without the manifest.
+ * What cannot be compared at all leaves zeros, and nearness is the number.
+ */
+static us_status distances(us_ctx *ctx, const us_plan *p, size_t block, double *d, us_err *err) {
+    static const us_select_options options = {0};
+    us_err reason = {0};
+    us_status st = us_select_distances(ctx, p->s, &options, block, d, &reason);
+    if (st == US_E_UNSUPPORTED) {
+        memset(d, 0, (size_t)p->s->blocks[block].n_experts * p->s->blocks[block].n_experts * sizeof *d);
+        return US_OK;
     }
-    if (!ok) {
-        us_free(rows);
-        return st;
-    }
-    *out = rows;
-    *width = t->shape[1];
-    return US_OK;
-}
-
-typedef struct near {
-    double cosine;
-    uint32_t id;
-} near;
-
-static int cmp_near(const void *a, const void *b) {
-    const near *x = a, *y = b;
-    if (x->cosine > y->cosine) return -1;
-    if (x->cosine < y->cosine) return 1;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
-static us_status rank_block(const us_plan *p, size_t block, us_table_map *m, us_err *err) {
-    const us_moe_block *b = &p->s->blocks[block];
-    uint32_t n = p->keep->n;
-    const uint32_t *ids = us_keep_ids(p->keep, block);
-    float *rows = NULL;
-    uint64_t width = 0;
-    size_t count;
-    if (!us_mul_size(b->n_experts, n, &count)) return us_fail(err, US_E_LIMIT, "limit", "too many experts");
-    us_status st = unit_rows(p, b, &rows, &width, err);
-    if (st != US_OK) return st;
-    uint32_t *rank = us_malloc((count ? count : 1) * sizeof *rank);
-    near *c = us_malloc((n ? n : 1) * sizeof *c);
-    if (!rank || !c) st = us_fail_nomem(err, "mapping a token table");
-    for (uint32_t e = 0; st == US_OK && e < b->n_experts; e++) {
-        for (uint32_t j = 0; j < n; j++) {
-            double dot = 0;
-            for (uint64_t i = 0; rows && i < width; i++) dot += (double)rows[e * width + i] * (double)rows[ids[j] * width + i];
-            if (!(dot >= -2 && dot <= 2)) dot = -2; /* not a number in the weights */
-            c[j] = (near){ids[j] == e ? 4 : dot, j};
-        }
-        qsort(c, n, sizeof *c, cmp_near);
-        for (uint32_t j = 0; j < n; j++) rank[(size_t)e * n + j] = c[j].id;
-    }
-    us_free(rows);
-    us_free(c);
-    if (st == US_OK) m->rank[block] = rank;
-    else us_free(rank);
+    if (st != US_OK && err) *err = reason;
     return st;
 }
 
-us_status us_table_map_create(const us_plan *p, us_table_map *out, us_err *err) {
+static us_status rank_block(us_ctx *ctx, const us_plan *p, size_t block, us_table_map *m, us_err *err) {
+    size_t experts = p->s->blocks[block].n_experts, n = p->keep->n, count, cells;
+    const uint32_t *ids = us_keep_ids(p->keep, block);
+    if (!us_mul_size(experts, n, &count) || !us_mul_size(experts, experts, &cells)) return us_fail(err, US_E_LIMIT, "limit", "too many experts");
+    double *d = us_calloc(cells ? cells : 1, sizeof *d);
+    uint32_t *rank = us_malloc((count ? count : 1) * sizeof *rank), *new_id = us_calloc(experts ? experts : 1, sizeof *new_id);
+    us_status st = d && rank && new_id ? distances(ctx, p, block, d, err) : us_fail_nomem(err, "mapping a token table");
+    if (st == US_OK) {
+        for (uint32_t j = 0; j < n; j++) new_id[ids[j]] = j;
+        for (uint32_t e = 0; e < experts; e++) {
+            uint32_t *row = rank + (size_t)e * n;
+            us_select_nearest(d, (uint32_t)experts, ids, (uint32_t)n, e, row);
+            for (size_t j = 0; j < n; j++) row[j] = new_id[row[j]];
+        }
+        m->rank[block] = rank;
+        rank = NULL;
+    }
+    us_free(d);
+    us_free(rank);
+    us_free(new_id);
+    return st;
+}
+
+us_status us_table_map_create(us_ctx *ctx, const us_plan *p, us_table_map *out, us_err *err) {
     us_table_map m = {.n_blocks = p->s->n_blocks};
+    us_ctx *own = NULL; /* a context of its own: the caller's progress counts other bytes */
     m.rank = us_calloc(m.n_blocks ? m.n_blocks : 1, sizeof *m.rank);
     if (!m.rank) return us_fail_nomem(err, "mapping token tables");
     us_status st = US_OK;
     for (size_t i = 0; i < p->n_tensors && st == US_OK; i++) {
         const us_plan_tensor *t = &p->tensors[i];
-        if (t->action == US_PLAN_TABLE && !m.rank[t->block]) st = rank_block(p, t->block, &m, err);
+        if (t->action != US_PLAN_TABLE || m.rank[t->block]) continue;
+        if (!own) st = us_ctx_create(us_pool_threads(us_ctx_pool(ctx)), 0, &own, err);
+        if (st == US_OK) st = us_ctx_check(ctx, err);
+        if (st == US_OK) st = rank_block(own, p, t->block, &m, err);
     }
+    us_ctx_free(own);
     if (st != US_OK) us_table_map_free(&m);
     else *out = m;
     return st;

@@ -113,7 +113,7 @@ static us_status check_bytes(const verifying *v, us_err *err) {
     comparing c = {.v = v, .n = us_pool_threads(us_ctx_pool(v->ctx))};
     compare_worker *worst = NULL;
     atomic_init(&c.first, INT64_MAX);
-    US_TRY(us_table_map_create(v->p, &tables, err));
+    US_TRY(us_table_map_create(v->ctx, v->p, &tables, err));
     c.w = us_calloc((size_t)c.n, sizeof *c.w);
     us_status st = c.w ? US_OK : us_fail_nomem(err, "comparing tensors");
     for (int i = 0; i < c.n && st == US_OK; i++) {

@@ -459,7 +459,7 @@ us_status us_write_folder(us_ctx *ctx, const us_plan *p, const char *folder, con
                           us_hashes *h, us_err *err) {
     us_table_map tables = {0};
     shard_job j = {.ctx = ctx, .p = p, .fd = -1, .direct = -1};
-    us_status st = us_table_map_create(p, &tables, err);
+    us_status st = us_table_map_create(ctx, p, &tables, err);
     if (st == US_OK) st = us_pool_create(2 * us_pool_threads(us_ctx_pool(ctx)), &j.pool, err);
     if (st == US_OK) st = create_workers(j.pool, p, &tables, &j.workers, &j.n_workers, err);
     if (st == US_OK) st = count_table_rows(&j.workers[0].stream, h, err);
