@@ -286,6 +286,8 @@ static const char *config_of(const maker *m, maker_form form) {
     case MAKER_GROUPS:
         return test_format("{\"model_type\": \"deepseek_v3\", \"n_routed_experts\": %u, \"n_group\": 4, \"topk_group\": 2, \"first_k_dense_replace\": 1, "
                            "\"norm_topk_prob\": true, \"routed_scaling_factor\": 2.5, \"n_shared_experts\": 1, %s}", m->E, common);
+    case MAKER_HASH:
+        return test_format("{\"model_type\": \"deepseek_v4\", \"n_routed_experts\": %u, \"num_hash_layers\": 1, \"scoring_func\": \"sqrtsoftplus\", \"swiglu_limit\": 10.0, %s}", m->E, common);
     case MAKER_FP8:
         return test_format("{\"model_type\": \"qwen3_moe\", \"num_experts\": %u, \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [32, 32]}, %s}", m->E, common);
     case MAKER_INT4:
@@ -304,11 +306,21 @@ void maker_write(const maker *m, maker_form form, const char *folder) {
     us_free(embed);
     for (uint32_t l = 0; l < m->layers; l++) {
         const char *prefix = test_format("model.%slayers.%u.mlp.", vl ? "language_model." : "", l + (form == MAKER_GROUPS));
+        if (form == MAKER_HASH) prefix = test_format("model.layers.%u.ffn.", l);
         put_floats(&o, test_format("%s%s.weight", prefix, form == MAKER_INTERLEAVED ? "router" : "gate"), US_DTYPE_BF16, 2, (uint64_t[]){m->E, m->H}, maker_router(m, l, 0),
                    (size_t)m->E * m->H);
         if (stacked) {
             put_stacked(&o, m, form, l, prefix);
             continue;
+        }
+        if (form == MAKER_HASH && l == 0) { /* token t goes to experts t and t + 1 */
+            int64_t table[16];
+            for (int64_t t = 0; t < 8; t++) table[2 * t] = t % m->E, table[2 * t + 1] = (t + 1) % m->E;
+            put(&o, test_format("%sgate.tid2eid", prefix), US_DTYPE_I64, 2, (uint64_t[]){8, 2}, table, sizeof table);
+        } else if (form == MAKER_HASH) {
+            float *bias = numbers(m->E);
+            put_floats(&o, test_format("%sgate.bias", prefix), US_DTYPE_F32, 1, (uint64_t[]){m->E}, bias, m->E);
+            us_free(bias);
         }
         if (form == MAKER_GROUPS) {
             float *bias = numbers(m->E);
@@ -317,9 +329,10 @@ void maker_write(const maker *m, maker_form form, const char *folder) {
         }
         for (uint32_t e = 0; e < m->E; e++) {
             const char *base = test_format("%sexperts.%u.", prefix, e);
-            put_own(&o, form, test_format("%sgate_proj", base), maker_gate(m, l, e), m->I, m->H);
-            put_own(&o, form, test_format("%sup_proj", base), maker_up(m, l, e), m->I, m->H);
-            put_own(&o, form, test_format("%sdown_proj", base), maker_down(m, l, e), m->H, m->I);
+            bool w123 = form == MAKER_HASH;
+            put_own(&o, form, test_format("%s%s", base, w123 ? "w1" : "gate_proj"), maker_gate(m, l, e), m->I, m->H);
+            put_own(&o, form, test_format("%s%s", base, w123 ? "w3" : "up_proj"), maker_up(m, l, e), m->I, m->H);
+            put_own(&o, form, test_format("%s%s", base, w123 ? "w2" : "down_proj"), maker_down(m, l, e), m->H, m->I);
         }
     }
     us_buf file = {0};

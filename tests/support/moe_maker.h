@@ -21,6 +21,7 @@ typedef enum maker_form {
     MAKER_STACKED_COLS, /* qwen3_vl_moe, BF16: [E, H, 2I], [E, I, H] */
     MAKER_INTERLEAVED,  /* gpt_oss, BF16, with expert biases */
     MAKER_GROUPS,       /* deepseek_v3 in BF16 with four groups, dense layer first */
+    MAKER_HASH,         /* deepseek_v4 in BF16: the first layer is routed by a token table */
     MAKER_FORMS
 } maker_form;
 
