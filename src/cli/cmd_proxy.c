@@ -41,14 +41,13 @@ static us_status parse_sizes(us_cli *cli, const char *text, int64_t *sizes, size
 static us_status run(us_cli *cli, us_err *err) {
     int64_t sizes[SIZES_MAX];
     us_proxy_request r = {.src = us_cli_arg(cli, 0), .dst = us_cli_arg(cli, 1)};
-    const char *experts = us_cli_string(cli, "experts", NULL), *ratio = us_cli_string(cli, "keep-ratio", NULL);
+    const char *experts = us_cli_string(cli, "experts", NULL);
     r.select = us_cli_string(cli, "select", "cluster");
     if (experts) US_TRY(parse_sizes(cli, experts, sizes, &r.n_sizes, err));
     r.sizes = sizes;
     r.keep_ratio = us_cli_double(cli, "keep-ratio", 0);
     if (experts && r.keep_ratio != 0) return us_cli_usage(cli, err, "--experts and --keep-ratio exclude each other");
     if (!experts && r.keep_ratio == 0 && strncmp(r.select, "list:", 5) != 0) return us_cli_usage(cli, err, "how many experts? give --experts N or --keep-ratio R");
-    (void)ratio;
     r.routing = us_cli_strings(cli, "routing", &r.n_routing);
     r.protect = us_cli_strings(cli, "protect", &r.n_protect);
     r.layers = us_cli_string(cli, "layers", NULL);
@@ -57,6 +56,7 @@ static us_status run(us_cli *cli, us_err *err) {
     r.force = us_cli_flag(cli, "force");
     r.follow_links = us_cli_flag(cli, "follow-links");
     r.headers_only = us_cli_flag(cli, "headers-only");
+    if (r.headers_only && !r.dry_run) return us_cli_usage(cli, err, "--headers-only needs --dry-run: without data nothing can be written");
     us_report *report = NULL;
     US_TRY(us_proxy_make(us_cli_ctx(cli), &r, &report, err));
     if (us_cli_json(cli)) fprintf(us_cli_out(cli), "%s\n", us_report_json(report));

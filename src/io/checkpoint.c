@@ -97,11 +97,26 @@ static void raise_file_limit(size_t n_shards) {
     (void)setrlimit(RLIMIT_NOFILE, &lim);
 }
 
+/* How many tensors the index places in a shard. */
+static uint64_t tensors_of_shard(const opening *o, const char *shard) {
+    const us_json_doc *d = &o->c->index;
+    uint64_t n = 0;
+    us_json_ref map = d->n_nodes ? us_json_get(d, 0, "weight_map") : US_JSON_NO;
+    if (us_json_type_of(d, map) != US_JSON_OBJECT) return 0;
+    for (us_json_ref k = us_json_first(d, map); k != US_JSON_NO;) {
+        us_json_ref v = us_json_next(d, map, k);
+        n += us_str_eqz(us_json_string(d, v), shard);
+        k = us_json_next(d, map, v);
+    }
+    return n;
+}
+
 static us_status open_shard(opening *o, us_ck_shard *s) {
     us_status st = us_fs_open_beneath(o->c->path, us_str_z(s->name), o->flags & US_CK_FOLLOW_LINKS ? US_FS_FOLLOW_LINKS : 0, &s->file, o->err);
     if (st != US_OK) {
         if (o->err && (strcmp(o->err->cls, "missing") == 0 || strcmp(o->err->cls, "not-a-file") == 0)) {
-            us_fail(o->err, US_E_FORMAT, "shard-missing", "a shard is not there, or is not a regular file");
+            us_fail(o->err, US_E_FORMAT, "shard-missing", "a shard is not there, or is not a regular file; the index places %llu tensors in it",
+                    (unsigned long long)tensors_of_shard(o, s->name));
             us_err_where(o->err, "%s", s->name);
             us_err_todo(o->err, "fetch the checkpoint again");
         }

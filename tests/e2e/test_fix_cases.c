@@ -184,6 +184,7 @@ static void a_missing_shard_stops_before_anything_is_written(void **state) {
     test_run r = RUN("proxy", test_format("%s/src", folder), dst, "--experts", "2", "--select", "first");
     test_assert_refused(&r, 1, "shard-missing");
     assert_non_null(strstr(r.err, "model-00002-of-00002.safetensors"));
+    assert_non_null(strstr(r.err, " tensors in it"));
     assert_false(test_exists(dst));
 }
 

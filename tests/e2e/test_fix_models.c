@@ -71,6 +71,31 @@ static void one_model(const char *name, const char *src) {
     print_message("%s: %u experts, %d sizes\n", name, e, made);
 }
 
+/* A layer cut either is refused for a reason of layers, or gives a checkpoint that resolves and verifies, by its bytes too. */
+static void cut_layers(const char *name, const char *src) {
+    static const char *const lists[] = {"1", "2", "3", "0,2", "1-2", "0-1,3"};
+    for (int i = 0; i < 6; i++) {
+        const char *dst = test_format("%s/cut", test_temp_dir());
+        us_err err = {0};
+        us_proxy_request r = {.src = src, .dst = dst, .keep_ratio = 0.75, .select = "random", .layers = lists[i]};
+        us_status s = test_proxy(&r, 1, &err);
+        if (s == US_E_REFUSED && (strncmp(err.cls, "layers-", 7) == 0 || strcmp(err.cls, "dense") == 0)) {
+            if (test_exists(dst)) fail_msg("%s --layers %s: refused, but written", name, lists[i]);
+            continue;
+        }
+        if (s != US_OK) fail_msg("%s --layers %s: %s [%s] %s", name, lists[i], err.what, err.cls, err.where);
+        for (int ignore = 0; ignore < 2; ignore++) {
+            if (test_verify(src, dst, ignore, &err) != US_OK) fail_msg("%s --layers %s: verify: %s [%s] %s", name, lists[i], err.what, err.cls, err.where);
+        }
+        us_checkpoint *ck = NULL;
+        us_structure *st = NULL;
+        assert_us_ok(us_checkpoint_open(NULL, dst, 0, &ck, &err), &err);
+        if (us_structure_resolve(NULL, ck, &st, &err) != US_OK) fail_msg("%s --layers %s: does not resolve: %s [%s] %s", name, lists[i], err.what, err.cls, err.where);
+        us_structure_free(st);
+        us_checkpoint_free(ck);
+    }
+}
+
 static void every_model_is_cut_and_verified(void **state) {
     (void)state;
     const char *root = test_fixtures("models");
@@ -83,7 +108,19 @@ static void every_model_is_cut_and_verified(void **state) {
     }
 }
 
+static void layer_cuts_give_models_that_resolve(void **state) {
+    (void)state;
+    const char *root = test_fixtures("models");
+    size_t n = 0;
+    if (!root) return;
+    const char *const *names = test_list(root, &n);
+    for (size_t i = 0; i < n; i++) {
+        const char *folder = test_format("%s/%s", root, names[i]);
+        if (test_exists(test_format("%s/model.safetensors", folder)) && test_exists(test_format("%s/config.json", folder))) cut_layers(names[i], copy_model(folder));
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_model_is_cut_and_verified)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_model_is_cut_and_verified), cmocka_unit_test(layer_cuts_give_models_that_resolve)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
