@@ -68,7 +68,7 @@ static void a_program_builds_by_cmake(void **state) {
                     test_format("cmake_minimum_required(VERSION 3.22)\nproject(stranger LANGUAGES C)\nfind_package(understudy REQUIRED)\n"
                                 "add_executable(by_cmake %s/examples/make_proxy.c)\ntarget_link_libraries(by_cmake PRIVATE understudy::understudy)\n",
                                 test_source()));
-    test_run r = shell(test_format("cd %s; cmake -S . -B b -DCMAKE_PREFIX_PATH=%s >/dev/null; cmake --build b >/dev/null\n%s", dir, prefix,
+    test_run r = shell(test_format("cd %s; cmake -G Ninja -S . -B b -DCMAKE_PREFIX_PATH=%s >/dev/null; cmake --build b >/dev/null\n%s", dir, prefix,
                                    use(test_format("%s/b/by_cmake", dir))));
     test_assert_done(&r);
     assert_non_null(strstr(r.out, "verified\n"));
