@@ -1,6 +1,6 @@
 /**
  * Cases of public reports (fixtures/cases) that are about proxies and files: each folder with an input behaves as its expected.json says.
- * What needs a forward pass (logits) or the planner is tested there.
+ * Where the family's forward pass is known, the proxy's logits are held against those of the reference library. The planner's cases are tested there.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/npy.h"
 #include "proxy/config_compare.h"
 #include "support/proxy.h"
 #include "support/tiny.h"
@@ -105,6 +106,52 @@ static void check_tables(const us_json_doc *d, us_json_ref keep, const us_checkp
     }
 }
 
+/* The forward pass of the written proxy gives the logits of the model that keeps exactly these experts. */
+static void check_logits(const char *folder, const us_json_doc *d, const char *made, const char *id) {
+    const char *npy = test_format("%s/logits_pruned.npy", folder), *temp = test_temp_dir();
+    us_json_ref ids = us_json_get(d, 0, "token_ids");
+    double tolerance = 0, largest = 0, worst = 0;
+    if (!test_exists(npy) || ids == US_JSON_NO || !us_json_double(d, us_json_get(d, 0, "tolerance_relative_to_max_logit"), &tolerance)) return;
+    test_write_text(test_format("%s/ids.json", temp), test_format("[%.*s]", US_STR_ARG(us_json_raw(d, ids))));
+    const char *out = test_format("%s/out.safetensors", temp);
+    test_run r = RUN("forward", made, "--ids", test_format("%s/ids.json", temp), "--out", out);
+    if (r.status == 1 && strstr(r.err, "[family]")) {
+        print_message("%s: no forward pass yet\n", id);
+        return;
+    }
+    test_assert_done(&r);
+    us_npy_set want = {0};
+    us_file f = {0};
+    us_st_header h = {0};
+    us_err err = {0};
+    assert_us_ok(us_npy_open(NULL, npy, true, 1 << 24, &want, &err), &err);
+    assert_us_ok(us_file_open(out, &f, &err), &err);
+    assert_us_ok(us_st_read(&f, 0, &h, &err), &err);
+    const us_npy *w = &want.arrays[0];
+    bool found = false;
+    for (size_t i = 0; i < h.n_tensors; i++) {
+        const us_st_tensor *t = &h.tensors[i];
+        if (!us_str_eqz(t->name, "logits")) continue;
+        assert_true(us_st_elements(t) == w->count && w->dtype == US_DTYPE_F32 && (t->dtype == US_DTYPE_F32 || t->dtype == US_DTYPE_F64));
+        char *raw = malloc(t->end - t->begin + 1);
+        assert_non_null(raw);
+        assert_us_ok(us_file_read(&f, h.data_start + t->begin, raw, (size_t)(t->end - t->begin), &err), &err);
+        for (uint64_t k = 0; k < w->count; k++) {
+            double x = t->dtype == US_DTYPE_F64 ? ((double *)(void *)raw)[k] : (double)((float *)(void *)raw)[k], y = (double)((float *)w->data)[k];
+            if (y > largest || -y > largest) largest = y < 0 ? -y : y;
+            if (x - y > worst || y - x > worst) worst = x > y ? x - y : y - x;
+        }
+        free(raw);
+        found = true;
+    }
+    assert_true(found);
+    print_message("%s: logits differ by %.1e of the largest\n", id, worst / largest);
+    if (!(worst <= tolerance * largest)) fail_msg("%s: logits", id);
+    us_npy_set_free(&want);
+    us_st_header_free(&h);
+    us_file_close(&f);
+}
+
 static bool one_kept_case(const char *root, const char *id) {
     const char *folder = test_format("%s/%s", root, id), *src = test_format("%s/src", folder), *expected = test_format("%s/expected.json", folder);
     if (!test_exists(expected) || !test_exists(test_format("%s/config.json", src))) return false;
@@ -122,6 +169,7 @@ static bool one_kept_case(const char *root, const char *id) {
         check_shapes(&d, us_json_get(&d, 0, "e_sized_tensors_after"), b, id);
         check_config(&d, a, b, id);
         check_tables(&d, keep, a, b);
+        check_logits(folder, &d, dst, id);
         us_checkpoint_free(a);
         us_checkpoint_free(b);
         for (int i = 0; i < 2; i++) {
