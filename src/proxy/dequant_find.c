@@ -8,7 +8,7 @@
 static const us_ck_tensor *beside(const us_checkpoint *ck, us_str base, const char *suffix) {
     char name[US_ST_NAME_MAX + 64];
     size_t n = strlen(suffix);
-    if (base.n + n > sizeof name) return NULL;
+    if (n > sizeof name || base.n > sizeof name - n) return NULL; /* not as a sum, which could wrap */
     memcpy(name, base.p, base.n);
     memcpy(name + base.n, suffix, n);
     return us_ck_find(ck, (us_str){name, base.n + n});

@@ -84,6 +84,16 @@ static void check_folder(const char *folder, bool run) {
     }
 }
 
+/* Every guide can be found from the index of its folder. */
+static void guides_are_listed(const char *folder) {
+    const char *index = test_read(test_format("%s/%s/README.md", test_source(), folder), NULL);
+    for (const char *const *name = test_list(test_format("%s/%s", test_source(), folder), NULL); *name; name++) {
+        if (strcmp(*name, "README.md") == 0 || strstr(index, test_format("](%s)", *name))) continue;
+        print_message("%s/README.md does not name %s\n", folder, *name);
+        n_bad++;
+    }
+}
+
 static void documents_keep_their_word(void **state) {
     (void)state;
     static const char *const single[] = {"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"};
@@ -91,6 +101,8 @@ static void documents_keep_their_word(void **state) {
     check_folder("docs/user", true);
     check_folder("docs/dev", false);
     check_folder("docs/adr", false);
+    guides_are_listed("docs/user");
+    guides_are_listed("docs/adr");
     assert_int_equal(n_bad, 0);
     assert_true(n_blocks > 0);
 }
