@@ -207,18 +207,24 @@ static void put_parameters(const facts *f, us_buf *b) {
     us_buf_z(b, "}");
 }
 
-static void put_layers(const facts *f, us_buf *b, uint32_t n_layers, uint32_t experts) {
+/* Experts a token takes in trunk layer l; some families list it by layer. */
+static uint32_t top_k_of(const facts *f, uint32_t l, uint32_t def) {
+    us_json_ref v = us_config_get(&f->cfg, f->cfg.family->top_k_keys);
+    return us_json_type_of(f->cfg.doc, v) == US_JSON_ARRAY ? (uint32_t)us_config_entry_i64(&f->cfg, v, l, def) : def;
+}
+
+static void put_layers(const facts *f, us_buf *b, uint32_t n_layers, uint32_t experts, uint32_t k) {
     us_buf_z(b, ",\"layers\":[");
     for (uint32_t l = 0; l < n_layers; l++) {
         const us_moe_block *block = block_of(f, l);
         bool moe = f->st ? block != NULL : us_config_layer_is_moe(&f->cfg, l);
         us_buf_printf(b, "%s{\"layer\":%u,\"key\":\"%u\",\"moe\":%s", l ? "," : "", l, l, moe ? "true" : "false");
-        if (moe) us_buf_printf(b, ",\"experts\":%u,\"hash\":%s", block ? block->n_experts : experts, block && block->hash ? "true" : "false");
+        if (moe) us_buf_printf(b, ",\"experts\":%u,\"top_k\":%u,\"hash\":%s", block ? block->n_experts : experts, top_k_of(f, l, k), block && block->hash ? "true" : "false");
         us_buf_z(b, ",\"mtp\":false}");
     }
     for (size_t i = 0; f->st && i < f->st->n_blocks; i++) {
         const us_moe_block *m = &f->st->blocks[i];
-        if (m->mtp) us_buf_printf(b, ",{\"layer\":%u,\"key\":\"%s\",\"moe\":true,\"experts\":%u,\"hash\":%s,\"mtp\":true}", m->layer, m->key, m->n_experts, m->hash ? "true" : "false");
+        if (m->mtp) us_buf_printf(b, ",{\"layer\":%u,\"key\":\"%s\",\"moe\":true,\"experts\":%u,\"top_k\":%u,\"hash\":%s,\"mtp\":true}", m->layer, m->key, m->n_experts, k, m->hash ? "true" : "false");
     }
     us_buf_c(b, ']');
 }
@@ -245,7 +251,7 @@ static void put_json(const facts *f, us_buf *b) {
     us_buf_z(b, ",\"quantization\":");
     if (method.p) us_buf_json(b, method);
     else us_buf_z(b, "null");
-    put_layers(f, b, layers, experts);
+    put_layers(f, b, layers, experts, k);
     if (f->st) {
         us_buf_printf(b, ",\"n_tensors\":%zu,\"n_shards\":%zu,\"bytes\":{\"total\":%llu", f->ck->n_tensors, f->ck->n_shards, (unsigned long long)f->bytes);
         for (int p = 0; p <= US_PART_LOOKUP; p++)

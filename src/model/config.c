@@ -18,6 +18,17 @@ static us_json_ref find_text(const us_json_doc *d, const us_family *f) {
     return 0;
 }
 
+/* Keys and per-layer lists are searched once a layer; an object or a list of millions of entries is no model's and would only cost time. */
+static us_status bounded(const us_json_doc *d, us_json_ref object, us_err *err) {
+    enum { MEMBERS_MAX = 4096, LIST_MAX = 65536 };
+    bool wide = us_json_count(d, object) > MEMBERS_MAX;
+    for (us_json_ref k = us_json_first(d, object); !wide && k != US_JSON_NO; k = us_json_next(d, object, k + 1))
+        wide = us_json_type_of(d, k + 1) == US_JSON_ARRAY && us_json_count(d, k + 1) > LIST_MAX;
+    if (!wide) return US_OK;
+    us_fail(err, US_E_LIMIT, "limit", "config.json has more than %d keys in one object or more than %d entries in one list", MEMBERS_MAX, LIST_MAX);
+    return us_err_where(err, "config.json");
+}
+
 us_status us_config_open(const us_json_doc *d, us_config *out, us_err *err) {
     if (d->n_nodes == 0) {
         us_fail(err, US_E_FORMAT, "missing", "there is no config.json");
@@ -37,7 +48,10 @@ us_status us_config_open(const us_json_doc *d, us_config *out, us_err *err) {
         us_err_todo(err, "the nearest known one is \"%s\"; docs/dev/adding-a-family.md says how to add a family", us_family_nearest(name));
         return US_E_UNSUPPORTED;
     }
-    *out = (us_config){d, find_text(d, f), f};
+    us_json_ref text = find_text(d, f);
+    US_TRY(bounded(d, 0, err));
+    if (text) US_TRY(bounded(d, text, err));
+    *out = (us_config){d, text, f};
     return US_OK;
 }
 

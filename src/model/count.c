@@ -12,10 +12,18 @@ typedef struct tally {
     u64 D, H, G, d, dv;
     u64 tp, repl, routed; /* of the part at hand */
     bool mtp;             /* the part is an MTP layer */
+    bool *absurd;         /* a width that no model has was read: products may have overflowed, the count is refused at the end */
 } tally;
 
+/* Bounds that keep every product below 2^64; the largest released models stay a hundred times below each. */
+enum { LAYERS_MAX = 4096, MTP_MAX = 64, EXPERTS_MAX = 1 << 16, HEADS_MAX = 1 << 14, HEAD_MAX = 1 << 14, WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 28 };
+static const u64 sum_max = (u64)1 << 61;
+
 static u64 key(const tally *t, const char *keys, u64 def) {
-    return us_config_u32(t->c, keys, (uint32_t)def);
+    u64 v = us_config_u32(t->c, keys, (uint32_t)def);
+    bool length = strstr(keys, "window") || strstr(keys, "vocab"); /* counts of positions and rows, never a factor of a weight's two sides */
+    if (v > (length ? INT32_MAX : WIDTH_MAX)) *t->absurd = true;
+    return v;
 }
 
 static bool is(const tally *t, const char *families) {
@@ -370,6 +378,11 @@ static void count_mtp(tally *t, us_counts *n) {
 
 /* ---- entry point ---- */
 
+static us_status not_a_model(us_err *err) {
+    us_fail(err, US_E_FORMAT, "range", "the sizes in config.json cannot be a model's");
+    return us_err_where(err, "config.json");
+}
+
 /* First entry of a list or the scalar: widths that are the same in every layer. */
 static us_status read_shape(tally *t, us_err *err) {
     us_counts *n = t->n;
@@ -379,7 +392,7 @@ static us_status read_shape(tally *t, us_err *err) {
     US_TRY(us_config_positive(c, "hidden_size", &n->hidden, err));
     US_TRY(us_config_positive(c, "vocab_size", &n->vocab, err));
     US_TRY(us_config_positive(c, "num_attention_heads", &n->heads, err));
-    if (n->n_layers > 100000 || n->heads > n->hidden) return us_fail(err, US_E_FORMAT, "range", "the sizes in config.json cannot be a model's");
+    if (n->n_layers > LAYERS_MAX || n->heads > n->hidden || n->heads > HEADS_MAX || n->hidden > WIDTH_MAX || n->vocab > VOCAB_MAX) return not_a_model(err);
     n->kv_heads = us_config_u32(c, "num_key_value_heads", n->heads);
     n->head_dim = us_config_u32(c, "head_dim|attention_head_dim", n->hidden / n->heads);
     if (n->head_dim == 0) n->head_dim = n->hidden / n->heads;
@@ -390,6 +403,7 @@ static us_status read_shape(tally *t, us_err *err) {
     t->G = n->kv_heads;
     t->d = n->head_dim;
     t->dv = us_config_u32(c, "v_head_dim", n->head_dim);
+    if (n->kv_heads > HEADS_MAX || n->head_dim > HEAD_MAX || t->dv > HEAD_MAX || n->dense_ffn > WIDTH_MAX) return not_a_model(err);
     n->n_group = n->topk_group = 1;
     if (f->placement == US_PLACE_NONE) return US_OK;
     n->n_experts = us_config_u32(c, f->count_keys, 0);
@@ -409,6 +423,7 @@ static us_status read_shape(tally *t, us_err *err) {
     if (is(t, "minimax_m3")) n->shared_ffn = us_config_u32(c, "shared_intermediate_size", n->expert_ffn) * (shared ? shared : 1);
     if (is(t, "qwen3_moe|minimax_m2")) n->shared_ffn = 0;
     u64 width = us_config_u32(c, "moe_latent_size|routed_expert_hidden_size", n->hidden);
+    if (n->n_experts > EXPERTS_MAX || n->top_k > n->n_experts || width > WIDTH_MAX || n->expert_ffn > WIDTH_MAX || n->shared_ffn > WIDTH_MAX) return not_a_model(err);
     n->per_expert = matrices(t) * width * n->expert_ffn;
     if (is(t, "gpt_oss")) n->per_expert += 2 * (u64)n->expert_ffn + n->hidden;
     return US_OK;
@@ -416,11 +431,16 @@ static us_status read_shape(tally *t, us_err *err) {
 
 us_status us_count_config(const us_config *c, us_counts *out, us_err *err) {
     us_counts n = {0};
-    tally t = {.c = c, .n = &n};
+    bool absurd = us_config_mtp_layers(c) > MTP_MAX;
+    tally t = {.c = c, .n = &n, .absurd = &absurd};
     US_TRY(read_shape(&t, err));
     if (c->family->backbone == US_BACK_OTHER)
         return us_fail(err, US_E_UNSUPPORTED, "family", "the parameters of %s cannot be counted from config.json alone", c->family->name);
-    for (u64 l = 0; l < n.n_layers; l++) one_layer(&t, l);
+    for (u64 l = 0; l < n.n_layers && !absurd; l++) {
+        one_layer(&t, l);
+        absurd |= t.tp > sum_max || t.repl > sum_max || t.routed > sum_max || n.lookup > sum_max;
+    }
+    if (absurd) return not_a_model(err);
     n.embed = (u64)n.vocab * n.hidden;
     bool tied = us_config_flag(c, "tie_word_embeddings", c->family->tied);
     n.head = tied ? 0 : n.embed;
@@ -439,6 +459,7 @@ us_status us_count_config(const us_config *c, us_counts *out, us_err *err) {
     uint32_t moe_layers = n.n_moe_layers;
     count_mtp(&t, &n);
     n.n_moe_layers = moe_layers;
+    if (absurd) return not_a_model(err);
     *out = n;
     return US_OK;
 }
