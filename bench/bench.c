@@ -81,7 +81,8 @@ static int by_value(const void *a, const void *b) {
 bench_summary bench_summarize(double *samples, int n) {
     qsort(samples, (size_t)n, sizeof *samples, by_value);
     double median = n % 2 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
-    return (bench_summary){median, samples[0], n < 2 || median <= 0 ? 0 : (samples[(3 * n) / 4] - samples[n / 4]) / 2 / median};
+    return (bench_summary){median, samples[0],
+                           n < 2 || median <= 0 ? 0 : (samples[(3 * n) / 4] - samples[n / 4]) / 2 / median};
 }
 
 /* One sample: seconds a call; false when the processor was lost meanwhile. */
@@ -117,8 +118,10 @@ static void measure(us_bench *b) {
         for (int i = 0; i < b->n; i++) {
             bench_row *r = &b->rows[i];
             if (r->figure || r->n >= SAMPLES) continue;
-            if (sample(r, &r->samples[r->n])) r->n++;
-            else r->rejected++;
+            if (sample(r, &r->samples[r->n]))
+                r->n++;
+            else
+                r->rejected++;
             missing |= r->n < SAMPLES;
         }
     }
@@ -158,7 +161,8 @@ static void describe_machine(us_buf *o, const bench_peaks *p) {
     first_line("/proc/cpuinfo", "flags", text, sizeof text);
     us_buf_printf(o, ", \"processors\": %d, ", us_cpu_count());
     put_text(o, "features", text);
-    us_buf_printf(o, ", \"f32_flops\": %.4g, \"copy_bytes\": %.4g, \"read_bytes\": %.4g},\n  \"build\": {", p->f32_flops, p->copy_bytes, p->read_bytes);
+    us_buf_printf(o, ", \"f32_flops\": %.4g, \"copy_bytes\": %.4g, \"read_bytes\": %.4g},\n  \"build\": {",
+                  p->f32_flops, p->copy_bytes, p->read_bytes);
     put_text(o, "compiler", __VERSION__);
     us_buf_z(o, ", ");
     put_text(o, "flags", US_BUILD_FLAGS);
@@ -185,12 +189,16 @@ static void report_row(us_buf *o, bench_row *r, const bench_peaks *p, bool last)
     }
     bench_summary s = bench_summarize(r->samples, r->n);
     double rate = r->spec.work / s.median, share = peak_share(r, rate, p);
-    printf("  %-44s %10.4g s  %9.4g G%s/s  +-%4.1f%%", r->spec.name, s.median, rate * 1e-9, r->spec.unit, 100 * s.spread);
+    printf("  %-44s %10.4g s  %9.4g G%s/s  +-%4.1f%%", r->spec.name, s.median, rate * 1e-9, r->spec.unit,
+           100 * s.spread);
     if (share > 0) printf("  %5.1f%% of peak", 100 * share);
     printf("%s\n", r->rejected ? "  (samples rejected)" : "");
-    us_buf_printf(o, ", \"work\": %.6g, \"threads\": %d, \"median_s\": %.6g, \"best_s\": %.6g, \"spread\": %.4g, \"samples\": %d, \"rejected\": %d, "
-                     "\"rate\": %.6g, \"peak_share\": %.4g}%s\n",
-                  r->spec.work, r->spec.threads, s.median, s.best, s.spread, r->n, r->rejected, rate, share, last ? "" : ",");
+    us_buf_printf(o,
+                  ", \"work\": %.6g, \"threads\": %d, \"median_s\": %.6g, \"best_s\": %.6g, \"spread\": %.4g, "
+                  "\"samples\": %d, \"rejected\": %d, "
+                  "\"rate\": %.6g, \"peak_share\": %.4g}%s\n",
+                  r->spec.work, r->spec.threads, s.median, s.best, s.spread, r->n, r->rejected, rate, share,
+                  last ? "" : ",");
 }
 
 static int write_json(const us_bench *b, us_buf *o) {
@@ -206,8 +214,8 @@ int bench_close(us_bench *b) {
     us_buf o = {0};
     bench_peaks p = bench_measure_peaks();
     measure(b);
-    printf("%s (peaks of one thread: %.0f GFLOP/s f32, %.1f GB/s read, %.1f GB/s copy)\n", b->topic, p.f32_flops * 1e-9, p.read_bytes * 1e-9,
-           p.copy_bytes * 1e-9);
+    printf("%s (peaks of one thread: %.0f GFLOP/s f32, %.1f GB/s read, %.1f GB/s copy)\n", b->topic, p.f32_flops * 1e-9,
+           p.read_bytes * 1e-9, p.copy_bytes * 1e-9);
     us_buf_z(&o, "{\n  ");
     put_text(&o, "topic", b->topic);
     us_buf_z(&o, ",\n");

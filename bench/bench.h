@@ -5,10 +5,11 @@
  *     bench_case(b, &(bench_spec){.name = "parse index", .unit = "B", .work = n, .fn = parse, .arg = &text});
  *     return bench_close(b);
  *
- * A sample is a run of calls that takes at least 8 ms. Each round takes one sample of every case, so that a slow phase of the machine hits all of
- * them. A sample is thrown away when the process got less than 97 % of the processor time it asked for (95 % with several threads): then
- * another tenant was measured. Nine good samples are wanted, at most 40 rounds are tried, and a case with fewer than three good ones is marked.
- * Method and reading of results: bench/README.md. Not a test: nothing here fails because it is slow.
+ * A sample is a run of calls that takes at least 8 ms. Each round takes one sample of every case, so that a slow phase
+ * of the machine hits all of them. A sample is thrown away when the process got less than 97 % of the processor time it
+ * asked for (95 % with several threads): then another tenant was measured. Nine good samples are wanted, at most 40
+ * rounds are tried, and a case with fewer than three good ones is marked. Method and reading of results:
+ * bench/README.md. Not a test: nothing here fails because it is slow.
  */
 #ifndef US_BENCH_H
 #define US_BENCH_H
@@ -20,12 +21,13 @@ typedef struct us_bench us_bench;
 
 typedef struct bench_spec {
     const char *name; /* literal; unique in its topic */
-    const char *unit; /* what `work` counts: "flop", "B", "call"; flop and B are held against the machine's measured peaks */
-    double work;      /* units a call */
+    const char
+        *unit;   /* what `work` counts: "flop", "B", "call"; flop and B are held against the machine's measured peaks */
+    double work; /* units a call */
     void (*fn)(void *arg);
     void *arg;
-    int threads;      /* that fn keeps busy; 0 = 1 */
-    bool waits;       /* fn waits for a disk or another process: processor time is not asked for */
+    int threads; /* that fn keeps busy; 0 = 1 */
+    bool waits;  /* fn waits for a disk or another process: processor time is not asked for */
 } bench_spec;
 
 /** Options: --json FILE writes the result. Exits with status 2 on wrong usage. */
@@ -40,13 +42,14 @@ void bench_keep(const void *p);
 
 /** Peaks of this machine, one thread, measured (takes a second). */
 typedef struct bench_peaks {
-    double f32_flops; /* fused multiply-adds in registers, two operations each */
+    double f32_flops;  /* fused multiply-adds in registers, two operations each */
     double copy_bytes; /* bytes read plus bytes written a second, arrays far larger than the caches */
     double read_bytes;
 } bench_peaks;
 bench_peaks bench_measure_peaks(void);
 
-/** Median, best (least) and spread (half the distance of the quartiles, over the median) of n samples; sorts them. n >= 1. */
+/** Median, best (least) and spread (half the distance of the quartiles, over the median) of n samples; sorts them. n
+ * >= 1. */
 typedef struct bench_summary {
     double median, best, spread;
 } bench_summary;

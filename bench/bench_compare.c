@@ -1,6 +1,6 @@
 /*
- * bench_compare OLD.json NEW.json: cases of both files side by side. A change counts when it is larger than both spreads together and than 2 %.
- * Exit status 0: nothing slower; 3: something is; 1: a file cannot be read.
+ * bench_compare OLD.json NEW.json: cases of both files side by side. A change counts when it is larger than both
+ * spreads together and than 2 %. Exit status 0: nothing slower; 3: something is; 1: a file cannot be read.
  */
 #include <stdio.h>
 #include <string.h>
@@ -29,16 +29,21 @@ static us_json_ref find(const us_json_doc *d, us_str topic, us_str name) {
     return US_JSON_NO;
 }
 
-static int compare_case(const us_json_doc *a, us_json_ref x, const us_json_doc *b, us_json_ref y, us_str topic, us_str name) {
+static int compare_case(const us_json_doc *a, us_json_ref x, const us_json_doc *b, us_json_ref y, us_str topic,
+                        us_str name) {
     double old, now, old_spread = 0, new_spread = 0;
-    bool timed = us_json_double(a, us_json_get(a, x, "median_s"), &old) && us_json_double(b, us_json_get(b, y, "median_s"), &now);
-    if (!timed && !(us_json_double(a, us_json_get(a, x, "value"), &old) && us_json_double(b, us_json_get(b, y, "value"), &now))) return 0;
+    bool timed = us_json_double(a, us_json_get(a, x, "median_s"), &old) &&
+                 us_json_double(b, us_json_get(b, y, "median_s"), &now);
+    if (!timed &&
+        !(us_json_double(a, us_json_get(a, x, "value"), &old) && us_json_double(b, us_json_get(b, y, "value"), &now)))
+        return 0;
     us_json_double(a, us_json_get(a, x, "spread"), &old_spread);
     us_json_double(b, us_json_get(b, y, "spread"), &new_spread);
     double change = old > 0 ? now / old - 1 : 0, noise = old_spread + new_spread;
     if (noise < 0.02) noise = 0.02;
     const char *mark = change > noise ? "  MORE" : change < -noise ? "  less" : "";
-    printf("  %-10.*s %-44.*s %10.4g -> %10.4g  %+6.1f%% (noise %.1f%%)%s\n", US_STR_ARG(topic), US_STR_ARG(name), old, now, 100 * change, 100 * noise, mark);
+    printf("  %-10.*s %-44.*s %10.4g -> %10.4g  %+6.1f%% (noise %.1f%%)%s\n", US_STR_ARG(topic), US_STR_ARG(name), old,
+           now, 100 * change, 100 * noise, mark);
     return change > noise;
 }
 

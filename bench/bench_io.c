@@ -1,4 +1,5 @@
-/* What reading a checkpoint is made of: JSON of an index, a safetensors header, SHA-256, and the base pieces under them. */
+/* What reading a checkpoint is made of: JSON of an index, a safetensors header, SHA-256, and the base pieces under
+ * them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +26,13 @@ static void make_index(us_buf *out) {
     for (int l = 0; l < LAYERS; l++)
         for (int e = 0; e < EXPERTS; e++)
             for (int p = 0; p < 3; p++)
-                us_buf_printf(out, "%s\n    \"model.layers.%d.mlp.experts.%d.%s.weight\": \"model-%05d-of-000163.safetensors\"", l + e + p ? "," : "", l, e,
-                              p == 0 ? "gate_proj" : p == 1 ? "up_proj" : "down_proj", l * 163 / LAYERS + 1);
+                us_buf_printf(
+                    out, "%s\n    \"model.layers.%d.mlp.experts.%d.%s.weight\": \"model-%05d-of-000163.safetensors\"",
+                    l + e + p ? "," : "", l, e,
+                    p == 0   ? "gate_proj"
+                    : p == 1 ? "up_proj"
+                             : "down_proj",
+                    l * 163 / LAYERS + 1);
     us_buf_z(out, "}}\n");
 }
 
@@ -34,8 +40,10 @@ static void make_header(us_buf *out) {
     uint64_t at = 0;
     us_buf_c(out, '{');
     for (int e = 0; e < 2000; e++, at += 4096)
-        us_buf_printf(out, "%s\"model.layers.3.mlp.experts.%d.gate_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[32,64],\"data_offsets\":[%llu,%llu]}", e ? "," : "",
-                      e, (unsigned long long)at, (unsigned long long)at + 4096);
+        us_buf_printf(out,
+                      "%s\"model.layers.3.mlp.experts.%d.gate_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[32,64],"
+                      "\"data_offsets\":[%llu,%llu]}",
+                      e ? "," : "", e, (unsigned long long)at, (unsigned long long)at + 4096);
     us_buf_c(out, '}');
 }
 
@@ -99,12 +107,26 @@ int main(int argc, char **argv) {
         names[i] = (us_str){us_arena_strndup(&arena, text, (size_t)n), (size_t)n};
         if (!names[i].p) must(US_E_NOMEM);
     }
-    bench_case(b, &(bench_spec){.name = "json: scan an index of 46848 tensors", .unit = "B", .work = (double)index.n, .fn = scan_index, .arg = &index});
-    bench_case(b, &(bench_spec){.name = "json: parse it into a document", .unit = "B", .work = (double)index.n, .fn = parse_index, .arg = &index});
-    bench_case(b, &(bench_spec){.name = "safetensors: header of 2000 tensors", .unit = "B", .work = (double)header.n, .fn = parse_header, .arg = &header});
-    bench_case(b, &(bench_spec){.name = "sha256: 8 MiB", .unit = "B", .work = HASH_BYTES, .fn = hash_block, .arg = block});
+    bench_case(b, &(bench_spec){.name = "json: scan an index of 46848 tensors",
+                                .unit = "B",
+                                .work = (double)index.n,
+                                .fn = scan_index,
+                                .arg = &index});
+    bench_case(b, &(bench_spec){.name = "json: parse it into a document",
+                                .unit = "B",
+                                .work = (double)index.n,
+                                .fn = parse_index,
+                                .arg = &index});
+    bench_case(b, &(bench_spec){.name = "safetensors: header of 2000 tensors",
+                                .unit = "B",
+                                .work = (double)header.n,
+                                .fn = parse_header,
+                                .arg = &header});
+    bench_case(b,
+               &(bench_spec){.name = "sha256: 8 MiB", .unit = "B", .work = HASH_BYTES, .fn = hash_block, .arg = block});
     bench_case(b, &(bench_spec){.name = "rng: 1000 x 64 bits", .unit = "call", .work = 1000, .fn = draw});
-    bench_case(b, &(bench_spec){.name = "map: 10000 names in", .unit = "call", .work = 10000, .fn = fill_map, .arg = names});
+    bench_case(
+        b, &(bench_spec){.name = "map: 10000 names in", .unit = "call", .work = 10000, .fn = fill_map, .arg = names});
     int status = bench_close(b);
     us_buf_free(&index);
     us_buf_free(&header);

@@ -1,4 +1,5 @@
-/* What this machine can do at most: fused multiply-adds from registers, and memory. The yardstick of every rate that is reported. */
+/* What this machine can do at most: fused multiply-adds from registers, and memory. The yardstick of every rate that is
+ * reported. */
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 #include <time.h>
@@ -56,8 +57,10 @@ static double fma_plain(float a, float b, float *out) {
 static double fma_peak(void) {
     double (*f)(float, float, float *) = fma_plain;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) f = fma_avx512;
-    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) f = fma_avx2;
+    if (__builtin_cpu_supports("avx512f"))
+        f = fma_avx512;
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        f = fma_avx2;
 #endif
     volatile float a = 0.999f, b = 0.001f;
     float out[16];

@@ -1,11 +1,13 @@
 /*
- * Writes the small MoE model that ships with the project: a qwen3_moe in BF16, two shards with an index, a byte tokenizer.
+ * Writes the small MoE model that ships with the project: a qwen3_moe in BF16, two shards with an index, a byte
+ * tokenizer.
  *
  *     make_demo_checkpoint DIR
  *
- * Weights are random, but not shapeless: in every layer the 32 experts are 8 families of 4. The members of a family are one expert with its
- * neurons permuted and slightly perturbed, and its router row likewise, so that pruning by clusters has something to find. The same bytes
- * come out every time (counter-based random numbers): tests/e2e/test_demo.c makes it again and compares with data/demo.
+ * Weights are random, but not shapeless: in every layer the 32 experts are 8 families of 4. The members of a family are
+ * one expert with its neurons permuted and slightly perturbed, and its router row likewise, so that pruning by clusters
+ * has something to find. The same bytes come out every time (counter-based random numbers): tests/e2e/test_demo.c makes
+ * it again and compares with data/demo.
  */
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +19,19 @@
 #include "io/fs.h"
 #include "io/safetensors.h"
 
-enum { LAYERS = 3, WIDTH = 32, HEADS = 4, KV_HEADS = 2, HEAD = 16, EXPERTS = 32, TOP_K = 4, INTER = 16, VOCAB = 260, FAMILIES = 8, TENSORS_MAX = 400 };
+enum {
+    LAYERS = 3,
+    WIDTH = 32,
+    HEADS = 4,
+    KV_HEADS = 2,
+    HEAD = 16,
+    EXPERTS = 32,
+    TOP_K = 4,
+    INTER = 16,
+    VOCAB = 260,
+    FAMILIES = 8,
+    TENSORS_MAX = 400
+};
 enum { SEED = 20261201 };
 
 /** One shard under construction. */
@@ -49,7 +63,8 @@ static void add(int which, const char *name, uint64_t rows, uint64_t cols, const
     s->shapes[s->n][1] = cols;
     char *copy = us_arena_strndup(&arena, name, strlen(name));
     if (!copy) exit(1);
-    *t = (us_st_tensor){{copy, strlen(copy)}, US_DTYPE_BF16, cols ? 2 : 1, s->shapes[s->n], s->data.n, s->data.n + 2 * n};
+    *t = (us_st_tensor){{copy, strlen(copy)}, US_DTYPE_BF16, cols ? 2 : 1,
+                        s->shapes[s->n],      s->data.n,     s->data.n + 2 * n};
     s->n++;
     for (uint64_t i = 0; i < n; i++) {
         uint16_t x = us_f32_to_bf16((float)values[i]);
@@ -103,7 +118,8 @@ static void add_experts(int which, int layer) {
     char name[128];
     uint32_t place[EXPERTS]; /* families are scattered over the numbers */
     us_rng_permutation(SEED, stream++, EXPERTS, place);
-    for (int f = 0; f < FAMILIES; f++) fill(&base[f].gate[0][0], sizeof base[f] / sizeof(double), 1 / sqrt((double)WIDTH));
+    for (int f = 0; f < FAMILIES; f++)
+        fill(&base[f].gate[0][0], sizeof base[f] / sizeof(double), 1 / sqrt((double)WIDTH));
     for (int i = 0; i < EXPERTS; i++) {
         vary(&base[place[i] % FAMILIES], &e);
         memcpy(router[i], e.row, sizeof e.row);
@@ -122,14 +138,21 @@ static void add_attention(int which, int layer) {
     static const struct {
         const char *name;
         int rows, cols;
-    } parts[] = {{"self_attn.q_proj", HEADS * HEAD, WIDTH}, {"self_attn.k_proj", KV_HEADS * HEAD, WIDTH}, {"self_attn.v_proj", KV_HEADS * HEAD, WIDTH},
-                 {"self_attn.o_proj", WIDTH, HEADS * HEAD}, {"self_attn.q_norm", HEAD, 0}, {"self_attn.k_norm", HEAD, 0},
-                 {"input_layernorm", WIDTH, 0}, {"post_attention_layernorm", WIDTH, 0}};
+    } parts[] = {{"self_attn.q_proj", HEADS * HEAD, WIDTH},
+                 {"self_attn.k_proj", KV_HEADS * HEAD, WIDTH},
+                 {"self_attn.v_proj", KV_HEADS * HEAD, WIDTH},
+                 {"self_attn.o_proj", WIDTH, HEADS * HEAD},
+                 {"self_attn.q_norm", HEAD, 0},
+                 {"self_attn.k_norm", HEAD, 0},
+                 {"input_layernorm", WIDTH, 0},
+                 {"post_attention_layernorm", WIDTH, 0}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char name[128];
         snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, parts[i].name);
-        if (parts[i].cols) add_random(which, name, (uint64_t)parts[i].rows, (uint64_t)parts[i].cols);
-        else add_ones(which, name, (uint64_t)parts[i].rows);
+        if (parts[i].cols)
+            add_random(which, name, (uint64_t)parts[i].rows, (uint64_t)parts[i].cols);
+        else
+            add_ones(which, name, (uint64_t)parts[i].rows);
     }
 }
 
@@ -154,7 +177,8 @@ static void write_shards(const char *dir) {
         total += shards[i].data.n;
     }
     us_buf_clear(&out);
-    us_buf_printf(&out, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {\n", (unsigned long long)total);
+    us_buf_printf(&out, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {\n",
+                  (unsigned long long)total);
     us_buf_str(&out, us_buf_view(&map));
     us_buf_z(&out, "\n  }\n}\n");
     write_file(dir, "model.safetensors.index.json", us_buf_view(&out));
@@ -179,14 +203,20 @@ static void write_tokenizer(const char *dir) {
     us_buf_z(&b, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [\n");
     static const char *const special[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
     for (int i = 0; i < 3; i++)
-        us_buf_printf(&b, "    {\"id\": %d, \"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}%s\n",
+        us_buf_printf(&b,
+                      "    {\"id\": %d, \"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": "
+                      "false, \"normalized\": false, \"special\": true}%s\n",
                       257 + i, special[i], i < 2 ? "," : "");
     us_buf_z(&b, "  ],\n  \"normalizer\": null,\n"
-                 "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true},\n"
+                 "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+                 "\"use_regex\": true},\n"
                  "  \"post_processor\": null,\n"
-                 "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true},\n"
-                 "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n"
-                 "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": {\n");
+                 "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
+                 "\"use_regex\": true},\n"
+                 "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n    "
+                 "\"continuing_subword_prefix\": null,\n"
+                 "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    "
+                 "\"ignore_merges\": false,\n    \"vocab\": {\n");
     for (int i = 0; i < 256; i++) {
         us_buf_z(&b, "      ");
         append_byte(&b, i);
@@ -196,25 +226,37 @@ static void write_tokenizer(const char *dir) {
     write_file(dir, "tokenizer.json", us_buf_view(&b));
     us_buf_free(&b);
     write_file(dir, "tokenizer_config.json",
-               us_str_z("{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"eos_token\": \"<|im_end|>\",\n  \"pad_token\": \"<|endoftext|>\",\n"
+               us_str_z("{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"eos_token\": \"<|im_end|>\",\n  "
+                        "\"pad_token\": \"<|endoftext|>\",\n"
                         "  \"model_max_length\": 512\n}\n"));
     write_file(dir, "chat_template.jinja",
-               us_str_z("{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+               us_str_z("{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] "
+                        "}}<|im_end|>\n{% endfor %}"
                         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}\n"));
-    write_file(dir, "generation_config.json", us_str_z("{\n  \"eos_token_id\": 259,\n  \"pad_token_id\": 257,\n  \"do_sample\": true,\n  \"temperature\": 0.7\n}\n"));
+    write_file(dir, "generation_config.json",
+               us_str_z("{\n  \"eos_token_id\": 259,\n  \"pad_token_id\": 257,\n  \"do_sample\": true,\n  "
+                        "\"temperature\": 0.7\n}\n"));
 }
 
 static void write_config(const char *dir) {
     us_buf b = {0};
     us_buf_printf(&b,
-                  "{\n  \"architectures\": [\n    \"Qwen3MoeForCausalLM\"\n  ],\n  \"attention_bias\": false,\n  \"attention_dropout\": 0.0,\n"
-                  "  \"decoder_sparse_step\": 1,\n  \"eos_token_id\": 259,\n  \"head_dim\": %d,\n  \"hidden_act\": \"silu\",\n  \"hidden_size\": %d,\n"
-                  "  \"initializer_range\": 0.02,\n  \"intermediate_size\": %d,\n  \"max_position_embeddings\": 512,\n  \"max_window_layers\": %d,\n"
-                  "  \"mlp_only_layers\": [],\n  \"model_type\": \"qwen3_moe\",\n  \"moe_intermediate_size\": %d,\n  \"norm_topk_prob\": true,\n"
-                  "  \"num_attention_heads\": %d,\n  \"num_experts\": %d,\n  \"num_experts_per_tok\": %d,\n  \"num_hidden_layers\": %d,\n"
-                  "  \"num_key_value_heads\": %d,\n  \"output_router_logits\": false,\n  \"rms_norm_eps\": 1e-06,\n  \"rope_scaling\": null,\n"
-                  "  \"rope_theta\": 10000.0,\n  \"router_aux_loss_coef\": 0.001,\n  \"sliding_window\": null,\n  \"tie_word_embeddings\": false,\n"
-                  "  \"torch_dtype\": \"bfloat16\",\n  \"use_cache\": true,\n  \"use_sliding_window\": false,\n  \"vocab_size\": %d\n}\n",
+                  "{\n  \"architectures\": [\n    \"Qwen3MoeForCausalLM\"\n  ],\n  \"attention_bias\": false,\n  "
+                  "\"attention_dropout\": 0.0,\n"
+                  "  \"decoder_sparse_step\": 1,\n  \"eos_token_id\": 259,\n  \"head_dim\": %d,\n  \"hidden_act\": "
+                  "\"silu\",\n  \"hidden_size\": %d,\n"
+                  "  \"initializer_range\": 0.02,\n  \"intermediate_size\": %d,\n  \"max_position_embeddings\": 512,\n "
+                  " \"max_window_layers\": %d,\n"
+                  "  \"mlp_only_layers\": [],\n  \"model_type\": \"qwen3_moe\",\n  \"moe_intermediate_size\": %d,\n  "
+                  "\"norm_topk_prob\": true,\n"
+                  "  \"num_attention_heads\": %d,\n  \"num_experts\": %d,\n  \"num_experts_per_tok\": %d,\n  "
+                  "\"num_hidden_layers\": %d,\n"
+                  "  \"num_key_value_heads\": %d,\n  \"output_router_logits\": false,\n  \"rms_norm_eps\": 1e-06,\n  "
+                  "\"rope_scaling\": null,\n"
+                  "  \"rope_theta\": 10000.0,\n  \"router_aux_loss_coef\": 0.001,\n  \"sliding_window\": null,\n  "
+                  "\"tie_word_embeddings\": false,\n"
+                  "  \"torch_dtype\": \"bfloat16\",\n  \"use_cache\": true,\n  \"use_sliding_window\": false,\n  "
+                  "\"vocab_size\": %d\n}\n",
                   HEAD, WIDTH, 2 * WIDTH, LAYERS, INTER, HEADS, EXPERTS, TOP_K, LAYERS, KV_HEADS, VOCAB);
     write_file(dir, "config.json", us_buf_view(&b));
     us_buf_free(&b);

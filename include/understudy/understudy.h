@@ -1,4 +1,5 @@
-/** Everything public. Link with pkg-config's `understudy`, or CMake's find_package(understudy). Example: examples/make_proxy.c. */
+/** Everything public. Link with pkg-config's `understudy`, or CMake's find_package(understudy). Example:
+ * examples/make_proxy.c. */
 #ifndef UNDERSTUDY_UNDERSTUDY_H
 #define UNDERSTUDY_UNDERSTUDY_H
 

@@ -1,8 +1,9 @@
 /**
  * The context of one job: threads, seed, notes, progress, cancellation.
  *
- * The library never prints. Notes (things an accepted input deserves to have said, e.g. "2 stale copies ignored") are collected in order and
- * once each; progress goes to a callback. A context belongs to one thread at a time; us_ctx_cancel may be called from anywhere.
+ * The library never prints. Notes (things an accepted input deserves to have said, e.g. "2 stale copies ignored") are
+ * collected in order and once each; progress goes to a callback. A context belongs to one thread at a time;
+ * us_ctx_cancel may be called from anywhere.
  */
 #ifndef UNDERSTUDY_US_CTX_H
 #define UNDERSTUDY_US_CTX_H
@@ -15,7 +16,8 @@ extern "C" {
 
 typedef struct us_ctx us_ctx;
 
-/** What a long job reports, about ten times a second at most. done/total in `unit` ("B" for bytes); total 0 = unknown. */
+/** What a long job reports, about ten times a second at most. done/total in `unit` ("B" for bytes); total 0 = unknown.
+ */
 typedef struct us_progress {
     const char *what;
     const char *unit;

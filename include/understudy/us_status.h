@@ -20,8 +20,8 @@ extern "C" {
 
 #if defined(__GNUC__)
 #define US_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
-#define US_WARN_UNUSED __attribute__((warn_unused_result))
-#define US_API __attribute__((visibility("default")))
+#define US_WARN_UNUSED       __attribute__((warn_unused_result))
+#define US_API               __attribute__((visibility("default")))
 #else
 #define US_PRINTF(fmt, args)
 #define US_WARN_UNUSED
@@ -52,12 +52,12 @@ enum { US_ERR_TEXT = 768, US_ERR_CLASS = 40 };
 /** Details of a failure. Zero-initialise it; it owns nothing. */
 typedef struct us_err {
     us_status code;
-    int sys;                      /* errno of the failing system call, or 0 */
-    uint64_t offset;              /* byte position in the input, where one is known */
-    char cls[US_ERR_CLASS];       /* class of the error, or "" */
-    char what[US_ERR_TEXT];       /* one line, control characters already escaped */
-    char where[US_ERR_TEXT];      /* file, key, tensor; may be "" */
-    char todo[US_ERR_TEXT];       /* advice; may be "" */
+    int sys;                 /* errno of the failing system call, or 0 */
+    uint64_t offset;         /* byte position in the input, where one is known */
+    char cls[US_ERR_CLASS];  /* class of the error, or "" */
+    char what[US_ERR_TEXT];  /* one line, control characters already escaped */
+    char where[US_ERR_TEXT]; /* file, key, tensor; may be "" */
+    char todo[US_ERR_TEXT];  /* advice; may be "" */
 } us_err;
 
 /** Name of a status, e.g. "E_FORMAT"; never NULL. */
@@ -75,8 +75,8 @@ US_API us_status us_fail_sys(us_err *err, int sys, const char *cls, const char *
 /** Out of memory: what was being done. Returns US_E_NOMEM. */
 US_API us_status us_fail_nomem(us_err *err, const char *doing);
 /**
- * Say where: puts the text in front of what `where` already holds ("outer, inner"), so that each layer on the way out adds
- * what it knows. Returns err->code (US_OK when err is NULL).
+ * Say where: puts the text in front of what `where` already holds ("outer, inner"), so that each layer on the way out
+ * adds what it knows. Returns err->code (US_OK when err is NULL).
  */
 US_API us_status us_err_where(us_err *err, const char *fmt, ...) US_PRINTF(2, 3);
 /** Say what to do; the innermost advice wins (a second call changes nothing). */

@@ -1,7 +1,8 @@
 /**
  * The inside of the context (understudy/us_ctx.h): what the library itself does with it. Tests: tests/unit/test_base.c.
  *
- * Notes are printed by the command on standard error after success and dropped after a refusal, so that a refusal is one line.
+ * Notes are printed by the command on standard error after success and dropped after a refusal, so that a refusal is
+ * one line.
  */
 #ifndef US_BASE_CTX_H
 #define US_BASE_CTX_H
@@ -12,7 +13,7 @@
 #include "base/pool.h"
 #include "understudy/us_ctx.h"
 
-us_pool *us_ctx_pool(us_ctx *c);   /* borrowed; NULL for c == NULL */
+us_pool *us_ctx_pool(us_ctx *c); /* borrowed; NULL for c == NULL */
 uint64_t us_ctx_seed(const us_ctx *c);
 
 /** Add a note (one line). c may be NULL. A note that is already there is not repeated. Cls may be NULL. */

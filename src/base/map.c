@@ -7,7 +7,8 @@ static uint32_t hash_of(us_str key) {
     return (uint32_t)us_str_hash(key, 0x5eed);
 }
 
-/* Keys of length 0 are legal, so an empty slot is told by its NULL pointer; us_map_put replaces a NULL key pointer by "". */
+/* Keys of length 0 are legal, so an empty slot is told by its NULL pointer; us_map_put replaces a NULL key pointer by
+ * "". */
 static us_map_slot *probe(const us_map *m, us_str key, uint32_t h) {
     size_t i = h & (m->cap - 1);
     while (m->slots[i].key.p && !(m->slots[i].hash == h && us_str_eq(m->slots[i].key, key))) i = (i + 1) & (m->cap - 1);

@@ -1,6 +1,6 @@
 /**
- * Hash map from byte strings to 32-bit numbers (usually indices into an array). Keys are borrowed: they must outlive the map.
- * Open addressing, seeded hash, grows by doubling. Zero-initialise. Tests: tests/unit/test_base.c.
+ * Hash map from byte strings to 32-bit numbers (usually indices into an array). Keys are borrowed: they must outlive
+ * the map. Open addressing, seeded hash, grows by doubling. Zero-initialise. Tests: tests/unit/test_base.c.
  */
 #ifndef US_BASE_MAP_H
 #define US_BASE_MAP_H

@@ -77,7 +77,8 @@ int us_cpu_count(void) {
 }
 
 us_status us_pool_create(int n_threads, us_pool **out, us_err *err) {
-    if (n_threads < 0 || n_threads > 4096) return us_fail(err, US_E_INVAL, "threads", "%d threads is not 0 to 4096", n_threads);
+    if (n_threads < 0 || n_threads > 4096)
+        return us_fail(err, US_E_INVAL, "threads", "%d threads is not 0 to 4096", n_threads);
     us_pool *p = us_calloc(1, sizeof *p);
     if (!p) return us_fail_nomem(err, "creating the thread pool");
     p->n_threads = n_threads ? n_threads : us_cpu_count();
@@ -96,7 +97,8 @@ us_status us_pool_create(int n_threads, us_pool **out, us_err *err) {
         if (!w || sys) {
             us_free(w);
             us_pool_free(p);
-            return w ? us_fail_sys(err, sys, "threads", "cannot start thread %d", i) : us_fail_nomem(err, "starting threads");
+            return w ? us_fail_sys(err, sys, "threads", "cannot start thread %d", i)
+                     : us_fail_nomem(err, "starting threads");
         }
         p->n_started++;
     }

@@ -8,8 +8,7 @@
 const char *us_status_name(us_status s) {
     switch (s) {
 #define US_STATUS_CASE(name, value, text)                                                                              \
-    case US_##name:                                                                                                    \
-        return #name;
+    case US_##name: return #name;
         US_STATUS_MAP(US_STATUS_CASE)
 #undef US_STATUS_CASE
     }
@@ -19,8 +18,7 @@ const char *us_status_name(us_status s) {
 const char *us_status_text(us_status s) {
     switch (s) {
 #define US_STATUS_CASE(name, value, text)                                                                              \
-    case US_##name:                                                                                                    \
-        return text;
+    case US_##name: return text;
         US_STATUS_MAP(US_STATUS_CASE)
 #undef US_STATUS_CASE
     }

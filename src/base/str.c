@@ -121,8 +121,10 @@ void us_escape_line(const char *src, size_t n, char *dst, size_t cap) {
         }
         size_t take = len ? len : 1;
         for (size_t k = 0; k < take; k++) {
-            if (control) o += (size_t)snprintf(dst + o, 5, "\\x%02x", u[i + k]);
-            else dst[o++] = (char)u[i + k];
+            if (control)
+                o += (size_t)snprintf(dst + o, 5, "\\x%02x", u[i + k]);
+            else
+                dst[o++] = (char)u[i + k];
         }
         i += take;
     }
@@ -207,13 +209,20 @@ void us_buf_json(us_buf *b, us_str s) {
             continue;
         }
         us_buf_add(b, s.p + start, i - start);
-        if (len == 0) us_buf_z(b, "\xef\xbf\xbd");
-        else if (c == '"') us_buf_z(b, "\\\"");
-        else if (c == '\\') us_buf_z(b, "\\\\");
-        else if (c == '\n') us_buf_z(b, "\\n");
-        else if (c == '\r') us_buf_z(b, "\\r");
-        else if (c == '\t') us_buf_z(b, "\\t");
-        else us_buf_printf(b, "\\u%04x", c);
+        if (len == 0)
+            us_buf_z(b, "\xef\xbf\xbd");
+        else if (c == '"')
+            us_buf_z(b, "\\\"");
+        else if (c == '\\')
+            us_buf_z(b, "\\\\");
+        else if (c == '\n')
+            us_buf_z(b, "\\n");
+        else if (c == '\r')
+            us_buf_z(b, "\\r");
+        else if (c == '\t')
+            us_buf_z(b, "\\t");
+        else
+            us_buf_printf(b, "\\u%04x", c);
         start = ++i;
     }
     us_buf_add(b, s.p + start, i - start);

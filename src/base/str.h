@@ -1,8 +1,8 @@
 /**
  * Byte strings with a length, a growable buffer, and the few text helpers everything needs.
  *
- * us_str borrows; us_buf owns. A us_buf keeps a sticky failure flag: append as often as you like and look once at the end
- * (us_buf_status), so that callers read top to bottom. Tests: tests/unit/test_base.c.
+ * us_str borrows; us_buf owns. A us_buf keeps a sticky failure flag: append as often as you like and look once at the
+ * end (us_buf_status), so that callers read top to bottom. Tests: tests/unit/test_base.c.
  */
 #ifndef US_BASE_STR_H
 #define US_BASE_STR_H
@@ -21,7 +21,7 @@ typedef struct us_str {
 
 /** printf helper: printf("%.*s", US_STR_ARG(s)). Lengths above 2^31-1 are cut. */
 #define US_STR_ARG(s) (int)((s).n > 0x7fffffff ? 0x7fffffff : (s).n), (s).p
-#define US_LIT(text) ((us_str){("" text), sizeof(text) - 1})
+#define US_LIT(text)  ((us_str){("" text), sizeof(text) - 1})
 
 us_str us_str_z(const char *z);
 bool us_str_eq(us_str a, us_str b);
@@ -38,11 +38,13 @@ bool us_str_to_u64(us_str a, uint64_t *out);
 /** FNV-1a folded with a final avalanche; for tables, not for adversaries who know the seed. */
 uint64_t us_str_hash(us_str a, uint64_t seed);
 
-/** Copy text as one printable line: control bytes and invalid UTF-8 become \xNN. Always terminates dst; cuts with "...". */
+/** Copy text as one printable line: control bytes and invalid UTF-8 become \xNN. Always terminates dst; cuts with
+ * "...". */
 void us_escape_line(const char *src, size_t n, char *dst, size_t cap);
 /** strerror that is safe in threads. */
 const char *us_strerror(int sys, char *buf, size_t cap);
-/** Strict UTF-8 (no surrogates, no overlong forms, at most U+10FFFF). On failure *bad = offset of the first bad byte (may be NULL). */
+/** Strict UTF-8 (no surrogates, no overlong forms, at most U+10FFFF). On failure *bad = offset of the first bad byte
+ * (may be NULL). */
 bool us_utf8_valid(const char *p, size_t n, size_t *bad);
 
 /** Growable bytes. Zero-initialise. */

@@ -223,7 +223,8 @@ static us_status parse_short(us_cli *c, const char *word, words *in, us_err *err
 static us_status check_counts(us_cli *c, us_err *err) {
     const us_command *cmd = c->cmd;
     for (int i = 1; i < c->n_values; i++)
-        if (c->values[i].opt == c->values[i - 1].opt && !c->values[i].opt->many && c->values[i].opt->type != US_OPT_FLAG)
+        if (c->values[i].opt == c->values[i - 1].opt && !c->values[i].opt->many &&
+            c->values[i].opt->type != US_OPT_FLAG)
             return usage(cmd, err, "--%s is given twice", c->values[i].opt->name);
     if (c->n_args < cmd->min_args)
         return usage(cmd, err, "%s", c->n_args == 0 ? "the arguments are missing" : "an argument is missing");
@@ -239,10 +240,14 @@ static us_status parse_words(us_cli *c, words *in, us_err *err) {
     bool only_args = false;
     while (in->i < in->n && !c->help) {
         const char *w = in->w[in->i++];
-        if (!only_args && strcmp(w, "--") == 0) only_args = true;
-        else if (!only_args && w[0] == '-' && w[1] == '-') US_TRY(parse_long(c, w, in, err));
-        else if (!only_args && w[0] == '-' && w[1]) US_TRY(parse_short(c, w, in, err));
-        else c->args[c->n_args++] = w;
+        if (!only_args && strcmp(w, "--") == 0)
+            only_args = true;
+        else if (!only_args && w[0] == '-' && w[1] == '-')
+            US_TRY(parse_long(c, w, in, err));
+        else if (!only_args && w[0] == '-' && w[1])
+            US_TRY(parse_short(c, w, in, err));
+        else
+            c->args[c->n_args++] = w;
     }
     return c->help ? US_OK : check_counts(c, err);
 }
@@ -380,7 +385,8 @@ static void print_error(const us_err *err) {
 static void print_notes(const us_ctx *ctx) {
     for (int i = 0; i < us_ctx_n_notes(ctx); i++) {
         const char *cls = us_ctx_note_class(ctx, i);
-        fprintf(stderr, "understudy: note%s%s%s: %s\n", cls[0] ? " [" : "", cls, cls[0] ? "]" : "", us_ctx_note(ctx, i));
+        fprintf(stderr, "understudy: note%s%s%s: %s\n", cls[0] ? " [" : "", cls, cls[0] ? "]" : "",
+                us_ctx_note(ctx, i));
     }
 }
 
@@ -471,7 +477,10 @@ int us_cli_main(int argc, char **argv) {
     }
     us_cli c;
     us_status s = us_cli_parse(&c, cmd, argc - 2, argv + 2, &err);
-    int status = s == US_E_NOMEM ? fail(&err, US_EXIT_FAILED) : s != US_OK ? fail(&err, US_EXIT_USAGE) : c.help ? print_help(cmd) : run_command(&c);
+    int status = s == US_E_NOMEM ? fail(&err, US_EXIT_FAILED)
+                 : s != US_OK    ? fail(&err, US_EXIT_USAGE)
+                 : c.help        ? print_help(cmd)
+                                 : run_command(&c);
     us_cli_close(&c);
     return status;
 }

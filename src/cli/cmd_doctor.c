@@ -1,4 +1,5 @@
-/* understudy doctor: what this build and this machine are, for bug reports and for people who wonder why something is slow. */
+/* understudy doctor: what this build and this machine are, for bug reports and for people who wonder why something is
+ * slow. */
 #define _GNU_SOURCE
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <cblas.h>
@@ -18,7 +19,8 @@
 #include "kernels/dispatch.h"
 
 /* Instruction sets that kernels choose by. */
-static const char *const features[] = {"avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "sha_ni", "asimd", "sve", NULL};
+static const char *const features[] = {"avx2",     "fma",      "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16",
+                                       "amx_tile", "amx_bf16", "sha_ni",  "asimd",    "sve",         NULL};
 
 /* Value behind "key ... :" in a file of /proc or /sys, or the first line for key "". */
 static void read_value(const char *path, const char *key, char *out, size_t cap) {
@@ -60,8 +62,10 @@ static void entry(page *p, const char *key, const char *value) {
 }
 
 static void entry_number(page *p, const char *key, uint64_t n, const char *text) {
-    if (p->json) us_buf_printf(&p->b, "%s  \"%s\": %llu", p->first ? "" : ",\n", key, (unsigned long long)n);
-    else us_buf_printf(&p->b, "%-14s%s\n", key, text);
+    if (p->json)
+        us_buf_printf(&p->b, "%s  \"%s\": %llu", p->first ? "" : ",\n", key, (unsigned long long)n);
+    else
+        us_buf_printf(&p->b, "%-14s%s\n", key, text);
     p->first = false;
 }
 
@@ -95,8 +99,10 @@ static void memory(page *p) {
 static void libraries(page *p) {
     char text[256];
     entry(p, "jansson", JANSSON_VERSION);
-    if (pcre2_config(PCRE2_CONFIG_VERSION, NULL) < (int)sizeof text && pcre2_config(PCRE2_CONFIG_VERSION, text) > 0) entry(p, "pcre2", text);
-    if (pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, NULL) < (int)sizeof text && pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text) > 0)
+    if (pcre2_config(PCRE2_CONFIG_VERSION, NULL) < (int)sizeof text && pcre2_config(PCRE2_CONFIG_VERSION, text) > 0)
+        entry(p, "pcre2", text);
+    if (pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, NULL) < (int)sizeof text &&
+        pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text) > 0)
         entry(p, "pcre2_unicode", text);
     snprintf(text, sizeof text, "%s, Unicode %s", utf8proc_version(), utf8proc_unicode_version());
     entry(p, "utf8proc", text);
@@ -131,7 +137,8 @@ const us_command us_cmd_doctor = {
     .name = "doctor",
     .summary = "what this build and this machine are, for bug reports",
     .usage = "[options]",
-    .description = "Prints versions of the program and its libraries, the processor with the instruction sets that matter here, how many processors and how much memory\n"
+    .description = "Prints versions of the program and its libraries, the processor with the instruction sets that "
+                   "matter here, how many processors and how much memory\n"
                    "may be used. Nothing is sent anywhere.",
     .run = run,
     .examples = "  understudy doctor\n  understudy doctor --json\n",

@@ -1,4 +1,5 @@
-/* Shell completion from the option tables: commands, then the options of the command typed; files otherwise. Tests: tests/e2e/test_cli_e2e.c. */
+/* Shell completion from the option tables: commands, then the options of the command typed; files otherwise. Tests:
+ * tests/e2e/test_cli_e2e.c. */
 #include <string.h>
 
 #include "cli/frame.h"
@@ -32,7 +33,8 @@ void us_complete_bash(us_buf *out) {
                   "complete -o default -F _understudy understudy\n");
 }
 
-/* A quoted word for zsh and fish: a single quote ends the quotes, so it is left out of the text (help texts hold few). */
+/* A quoted word for zsh and fish: a single quote ends the quotes, so it is left out of the text (help texts hold few).
+ */
 static void plain(us_buf *out, const char *text, const char *drop) {
     for (const char *p = text; *p; p++)
         if (*p != '\'' && *p != '\\' && !strchr(drop, *p)) us_buf_c(out, *p);
@@ -40,7 +42,8 @@ static void plain(us_buf *out, const char *text, const char *drop) {
 
 static void zsh_options(us_buf *out, const us_option *o) {
     for (; o && o->name; o++) {
-        us_buf_printf(out, "                '%s--%s%s[", o->many ? "*" : "", o->name, o->type == US_OPT_FLAG ? "" : "=");
+        us_buf_printf(out, "                '%s--%s%s[", o->many ? "*" : "", o->name,
+                      o->type == US_OPT_FLAG ? "" : "=");
         plain(out, o->help, "[]:");
         us_buf_z(out, "]");
         if (o->type != US_OPT_FLAG) {
@@ -93,7 +96,9 @@ static void fish_options(us_buf *out, const char *command, const us_option *o) {
 }
 
 void us_complete_fish(us_buf *out) {
-    us_buf_z(out, "# fish completion of understudy: understudy completion fish > ~/.config/fish/completions/understudy.fish\n");
+    us_buf_z(
+        out,
+        "# fish completion of understudy: understudy completion fish > ~/.config/fish/completions/understudy.fish\n");
     for (int i = 0; us_commands[i]; i++) {
         us_buf_printf(out, "complete -c understudy -f -n __fish_use_subcommand -a %s -d '", us_commands[i]->name);
         plain(out, us_commands[i]->summary, "");

@@ -1,6 +1,6 @@
 /**
- * What the files of the command's frame share: the parsed command line, the texts made from the option tables, the progress line.
- * Command files include cli/cli.h only. Tests: tests/unit/test_cli.c, tests/e2e/test_cli_e2e.c.
+ * What the files of the command's frame share: the parsed command line, the texts made from the option tables, the
+ * progress line. Command files include cli/cli.h only. Tests: tests/unit/test_cli.c, tests/e2e/test_cli_e2e.c.
  */
 #ifndef US_CLI_FRAME_H
 #define US_CLI_FRAME_H

@@ -6,8 +6,8 @@
 enum { WIDTH = 100 };
 
 /*
- * Append text wrapped at WIDTH, each line indented; the first line begins at column `at`. A line end inside a paragraph is a space; one before an
- * empty or indented line is kept.
+ * Append text wrapped at WIDTH, each line indented; the first line begins at column `at`. A line end inside a paragraph
+ * is a space; one before an empty or indented line is kept.
  */
 static void wrap(us_buf *out, const char *text, int at, int indent) {
     const char *p = text;
@@ -50,8 +50,10 @@ static void option_lines(us_buf *out, const us_option *options) {
         if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
         int n = snprintf(left, sizeof left, "  %s--%s%s%s", letter, o->name, o->arg ? " " : "", o->arg ? o->arg : "");
         us_buf_z(out, left);
-        if (n + 2 > COLUMN) us_buf_printf(out, "\n%*s", COLUMN, "");
-        else us_buf_printf(out, "%*s", COLUMN - n, "");
+        if (n + 2 > COLUMN)
+            us_buf_printf(out, "\n%*s", COLUMN, "");
+        else
+            us_buf_printf(out, "%*s", COLUMN - n, "");
         wrap(out, o->help, COLUMN, COLUMN);
     }
 }

@@ -8,9 +8,12 @@
 static void roff(us_buf *out, const char *text, bool at_start) {
     for (const char *p = text; *p; p++) {
         if (at_start && (*p == '.' || *p == '\'')) us_buf_z(out, "\\&");
-        if (*p == '\\') us_buf_z(out, "\\e");
-        else if (*p == '-') us_buf_z(out, "\\-");
-        else us_buf_c(out, *p);
+        if (*p == '\\')
+            us_buf_z(out, "\\e");
+        else if (*p == '-')
+            us_buf_z(out, "\\-");
+        else
+            us_buf_c(out, *p);
         at_start = *p == '\n';
     }
 }
@@ -56,13 +59,15 @@ static void title(us_buf *out, const char *name, const char *summary) {
     us_buf_z(out, ".TH UNDERSTUDY");
     if (name) us_buf_c(out, '-');
     for (const char *p = name ? name : ""; *p; p++) us_buf_c(out, (char)toupper((unsigned char)*p));
-    us_buf_printf(out, " 1 \"\" \"understudy %s\" \"Understudy\"\n.SH NAME\nunderstudy%s%s \\- ", US_VERSION, name ? "\\-" : "", name ? name : "");
+    us_buf_printf(out, " 1 \"\" \"understudy %s\" \"Understudy\"\n.SH NAME\nunderstudy%s%s \\- ", US_VERSION,
+                  name ? "\\-" : "", name ? name : "");
     roff(out, summary, false);
     us_buf_z(out, "\n.SH SYNOPSIS\n");
 }
 
 static void exit_status(us_buf *out) {
-    us_buf_z(out, ".SH EXIT STATUS\n.TP\n0\nDone.\n.TP\n1\nRefused or failed; one line on standard error says what, where, and what to do.\n"
+    us_buf_z(out, ".SH EXIT STATUS\n.TP\n0\nDone.\n.TP\n1\nRefused or failed; one line on standard error says what, "
+                  "where, and what to do.\n"
                   ".TP\n2\nWrong usage of the command line.\n.TP\n3\nThe answer is no.\n"
                   ".SH ENVIRONMENT\n.TP\nNO_COLOR\nNo colour in the progress line.\n");
 }

@@ -1,4 +1,5 @@
-/* One progress line on standard error, only when that is a terminal: share, rate, time left. Tests: tests/unit/test_cli.c. */
+/* One progress line on standard error, only when that is a terminal: share, rate, time left. Tests:
+ * tests/unit/test_cli.c. */
 #define _DEFAULT_SOURCE
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,13 +14,17 @@ static atomic_bool shown; /* a line stands on the terminal */
 static void format_time(double seconds, char out[24]) {
     if (!(seconds >= 0) || seconds > 359999) seconds = 359999;
     int s = (int)(seconds + 0.5);
-    if (s < 3600) snprintf(out, 24, "%d:%02d", s / 60, s % 60);
-    else snprintf(out, 24, "%d:%02d:%02d", s / 3600, s / 60 % 60, s % 60);
+    if (s < 3600)
+        snprintf(out, 24, "%d:%02d", s / 60, s % 60);
+    else
+        snprintf(out, 24, "%d:%02d:%02d", s / 3600, s / 60 % 60, s % 60);
 }
 
 static void format_amount(uint64_t n, const char *unit, char out[24]) {
-    if (strcmp(unit, "B") == 0) us_format_bytes(n, out);
-    else us_format_count(n, out);
+    if (strcmp(unit, "B") == 0)
+        us_format_bytes(n, out);
+    else
+        us_format_count(n, out);
 }
 
 /* Appends, never past cap; returns the new length. */
@@ -43,10 +48,12 @@ static void figures(const us_progress *p, char *out, size_t cap) {
     }
     format_amount(p->total, p->unit, total);
     double rest = p->done < p->total ? (double)(p->total - p->done) : 0;
-    if (per_second > 0) format_time(rest / per_second, left);
-    else snprintf(left, sizeof left, "-:--");
-    snprintf(out, cap, " %3.0f%%  %s of %s%s%s  %s/s  %s left", 100.0 * (1 - rest / (double)p->total), done, total, unit[0] ? " " : "", unit,
-             rate, left);
+    if (per_second > 0)
+        format_time(rest / per_second, left);
+    else
+        snprintf(left, sizeof left, "-:--");
+    snprintf(out, cap, " %3.0f%%  %s of %s%s%s  %s/s  %s left", 100.0 * (1 - rest / (double)p->total), done, total,
+             unit[0] ? " " : "", unit, rate, left);
 }
 
 void us_progress_line(const us_progress *p, int width, bool color, char *out, size_t cap) {

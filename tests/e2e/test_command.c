@@ -1,4 +1,5 @@
-/* How the command behaves as a program: exit statuses, one line on failure, help for every command, man pages and completion that load. */
+/* How the command behaves as a program: exit statuses, one line on failure, help for every command, man pages and
+ * completion that load. */
 #define _XOPEN_SOURCE 700
 #include <fcntl.h>
 #include <setjmp.h>
@@ -85,14 +86,17 @@ static void shells_take_the_completion(void **state) {
         test_assert_done(&r);
         const char *file = test_format("%s/%s", dir, shells[i]);
         test_write(file, r.out, r.n_out);
-        test_run have = test_run_program((const char *const[]){"sh", "-c", test_format("command -v %s", shells[i]), NULL}, NULL);
+        test_run have =
+            test_run_program((const char *const[]){"sh", "-c", test_format("command -v %s", shells[i]), NULL}, NULL);
         if (have.status != 0) continue; /* the text was made; nobody here to read it */
         r = test_run_program((const char *const[]){shells[i], "-n", file, NULL}, NULL);
         test_assert_done(&r);
         assert_string_equal(r.err, "");
     }
-    const char *script = test_format(". %s/bash; COMP_WORDS=(understudy com); COMP_CWORD=1; _understudy; echo ${COMPREPLY[@]};"
-                                     "COMP_WORDS=(understudy man --thr); COMP_CWORD=2; _understudy; echo ${COMPREPLY[@]}", dir);
+    const char *script =
+        test_format(". %s/bash; COMP_WORDS=(understudy com); COMP_CWORD=1; _understudy; echo ${COMPREPLY[@]};"
+                    "COMP_WORDS=(understudy man --thr); COMP_CWORD=2; _understudy; echo ${COMPREPLY[@]}",
+                    dir);
     test_run have = test_run_program((const char *const[]){"sh", "-c", "command -v bash", NULL}, NULL);
     if (have.status != 0) return;
     test_run r = test_run_program((const char *const[]){"bash", "-c", script, NULL}, NULL);
@@ -119,7 +123,11 @@ static const char *on_terminal(const char *setting) {
     const char *slave = test_format("%s", ptsname(master)), *command = getenv("US_COMMAND");
     int keep = open(slave, O_RDWR | O_NOCTTY); /* what is written stays readable after the program's end */
     assert_true(keep >= 0);
-    test_run r = test_run_program((const char *const[]){"sh", "-c", test_format("%s \"$0\" inspect %s/data/demo 2>%s", setting, test_source(), slave), command, NULL}, NULL);
+    test_run r = test_run_program(
+        (const char *const[]){"sh", "-c",
+                              test_format("%s \"$0\" inspect %s/data/demo 2>%s", setting, test_source(), slave),
+                              command, NULL},
+        NULL);
     test_assert_done(&r);
     char *text = (char *)(uintptr_t)test_format("%4096s", "");
     fcntl(master, F_SETFL, O_NONBLOCK);
@@ -132,7 +140,8 @@ static const char *on_terminal(const char *setting) {
 
 static void progress_is_for_terminals(void **state) {
     (void)state;
-    const char *plain = on_terminal("TERM=xterm NO_COLOR=1"), *color = on_terminal("unset NO_COLOR; TERM=xterm"), *dumb = on_terminal("TERM=dumb");
+    const char *plain = on_terminal("TERM=xterm NO_COLOR=1"), *color = on_terminal("unset NO_COLOR; TERM=xterm"),
+               *dumb = on_terminal("TERM=dumb");
     assert_non_null(strstr(plain, "100%"));
     assert_null(strstr(plain, "\033[32m"));
     assert_non_null(strstr(color, "\033[32m"));

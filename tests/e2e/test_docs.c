@@ -1,7 +1,7 @@
 /*
- * The documents keep their word: code blocks marked ```sh test in README.md and docs/user are run, and links between documents lead
- * somewhere. A block runs in its own empty folder, in which `demo` is a copy of data/demo and `configs` of data/configs, with the command in
- * PATH; blocks of one file share the folder and run in order.
+ * The documents keep their word: code blocks marked ```sh test in README.md and docs/user are run, and links between
+ * documents lead somewhere. A block runs in its own empty folder, in which `demo` is a copy of data/demo and `configs`
+ * of data/configs, with the command in PATH; blocks of one file share the folder and run in order.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <libgen.h>
@@ -42,7 +42,8 @@ static int run_blocks(const char *file, const char *text, bool *failed) {
         }
         const char *script = test_format("set -e\n%.*s\n", (int)(end - p), p);
         const char *env[] = {test_format("PATH=%s:%s", command_folder(), getenv("PATH") ? getenv("PATH") : ""), NULL};
-        test_run r = test_run_program((const char *const[]){"sh", "-c", script, NULL}, &(test_run_options){.folder = dir, .env = env});
+        test_run r = test_run_program((const char *const[]){"sh", "-c", script, NULL},
+                                      &(test_run_options){.folder = dir, .env = env});
         if (r.status != 0) {
             print_message("%s, block %d: status %d\n%s\n%s", file, n + 1, r.status, script, r.err);
             *failed = true;
@@ -114,7 +115,9 @@ static void a_false_document_is_caught(void **state) {
     assert_true(failed);
     assert_int_equal(run_blocks("x", "\n```sh\nfalse\n```\n", &failed), 0);
     assert_false(failed);
-    assert_int_equal(broken_links(test_source(), "docs/x.md", "[a](nowhere.md) [b](https://example.org/x) [c](../README.md#what)"), 1);
+    assert_int_equal(
+        broken_links(test_source(), "docs/x.md", "[a](nowhere.md) [b](https://example.org/x) [c](../README.md#what)"),
+        1);
 }
 
 int main(void) {

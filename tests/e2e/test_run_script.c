@@ -1,4 +1,5 @@
-/* The script `run` on machines that lack something: stand-ins for the package managers note how they are called; nothing is installed. */
+/* The script `run` on machines that lack something: stand-ins for the package managers note how they are called;
+ * nothing is installed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +27,9 @@ static void machine(const char *uid, bool libraries) {
     test_mkdir(test_format("%s/bin", dir));
     test_copy_tree(test_format("%s/run", test_source()), test_format("%s/run", dir));
     static const char *const real[] = {"sh", "cat", "mkdir", "dirname", "grep", "env", "getconf"};
-    for (size_t i = 0; i < sizeof real / sizeof *real; i++) program(real[i], test_format("exec %s/%s \"$@\"", test_exists(test_format("/usr/bin/%s", real[i])) ? "/usr/bin" : "/bin", real[i]));
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++)
+        program(real[i], test_format("exec %s/%s \"$@\"",
+                                     test_exists(test_format("/usr/bin/%s", real[i])) ? "/usr/bin" : "/bin", real[i]));
     program("id", test_format("echo %s", uid));
     program("cc", "exit 0");
     program("ninja", "exit 0");
@@ -41,7 +44,8 @@ static void log_calls(const char *name) {
 static test_run run_build(void) {
     const char *path = test_format("PATH=%s/bin", dir);
     /* env -i by its full name: the stand-ins are all that `run` finds */
-    return test_run_program((const char *const[]){"/usr/bin/env", "-i", path, "/bin/sh", test_format("%s/run", dir), "build", NULL}, NULL);
+    return test_run_program(
+        (const char *const[]){"/usr/bin/env", "-i", path, "/bin/sh", test_format("%s/run", dir), "build", NULL}, NULL);
 }
 
 static const char *calls(void) {
@@ -56,7 +60,8 @@ static void root_on_debian_installs_by_name(void **state) {
     test_run r = run_build();
     assert_non_null(strstr(r.err, "run: installing by apt-get install: libjansson-dev"));
     assert_non_null(strstr(calls(), "apt-get update"));
-    assert_non_null(strstr(calls(), "install -y -q --no-install-recommends libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev zlib1g-dev libsqlite3-dev"));
+    assert_non_null(strstr(calls(), "install -y -q --no-install-recommends libjansson-dev libpcre2-dev libutf8proc-dev "
+                                    "libssl-dev zlib1g-dev libsqlite3-dev"));
     assert_non_null(strstr(r.err, "the stand-in of cmake")); /* it went on */
 }
 
@@ -83,7 +88,8 @@ static void without_rights_it_names_and_stops(void **state) {
 static void other_systems_get_their_names(void **state) {
     (void)state;
     static const char *const rows[][2] = {
-        {"dnf", "dnf install jansson-devel pcre2-devel utf8proc-devel openssl-devel zlib-devel sqlite-devel openblas-devel"},
+        {"dnf",
+         "dnf install jansson-devel pcre2-devel utf8proc-devel openssl-devel zlib-devel sqlite-devel openblas-devel"},
         {"pacman", "pacman -S jansson pcre2 libutf8proc openssl zlib sqlite openblas"},
         {"brew", "brew install jansson pcre2 utf8proc openssl@3 zlib sqlite openblas"},
     };
@@ -108,7 +114,7 @@ static void a_complete_machine_hears_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(root_on_debian_installs_by_name), cmocka_unit_test(sudo_is_announced),
+        cmocka_unit_test(root_on_debian_installs_by_name),   cmocka_unit_test(sudo_is_announced),
         cmocka_unit_test(without_rights_it_names_and_stops), cmocka_unit_test(other_systems_get_their_names),
         cmocka_unit_test(a_complete_machine_hears_nothing),
     };

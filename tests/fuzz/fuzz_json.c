@@ -1,4 +1,5 @@
-/* Fuzz target: the JSON scanner, the document on top of it, and edits. What must hold is checked, not only that nothing crashes. */
+/* Fuzz target: the JSON scanner, the document on top of it, and edits. What must hold is checked, not only that nothing
+ * crashes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* Fuzz target: the safetensors header. The first two bytes choose the size of the data; the rest is the header's text. */
+/* Fuzz target: the safetensors header. The first two bytes choose the size of the data; the rest is the header's text.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,8 @@ static void write_again(const us_st_header *h) {
     uint64_t at = 0, bytes, elements;
     for (size_t i = 0; i < h->n_tensors; i++) {
         const us_st_tensor *t = &h->tensors[i];
-        require(us_st_bytes(t->dtype, t->rank, t->shape, &elements, &bytes) && bytes == t->end - t->begin && elements == us_st_elements(t));
+        require(us_st_bytes(t->dtype, t->rank, t->shape, &elements, &bytes) && bytes == t->end - t->begin &&
+                elements == us_st_elements(t));
         require(t->end <= h->data_size);
     }
     us_st_tensor *in_order = us_calloc(h->n_tensors + 1, sizeof *in_order);

@@ -1,4 +1,5 @@
-/* Runs a fuzz target without a fuzzer: every file of the corpus folders given, and each of them cut and with bytes changed. */
+/* Runs a fuzz target without a fuzzer: every file of the corpus folders given, and each of them cut and with bytes
+ * changed. */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
 #include <stdint.h>

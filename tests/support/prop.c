@@ -34,7 +34,8 @@ static uint64_t next_choice(us_prop *p, uint64_t n, uint64_t fresh) {
         return v < n ? v : n - 1;
     }
     p->at++;
-    if (p->n_tape < CHOICES_MAX && us_grow(&p->tape, &p->cap, p->n_tape + 1, sizeof *p->tape)) p->tape[p->n_tape++] = fresh;
+    if (p->n_tape < CHOICES_MAX && us_grow(&p->tape, &p->cap, p->n_tape + 1, sizeof *p->tape))
+        p->tape[p->n_tape++] = fresh;
     return fresh;
 }
 
@@ -149,8 +150,10 @@ static bool delete_pass(shrinker *s, uint64_t *scratch) {
             size_t n = s->best->n_tape;
             memcpy(scratch, s->best->tape, at * sizeof *scratch);
             memcpy(scratch + at, s->best->tape + at + len, (n - at - len) * sizeof *scratch);
-            if (fails(s, scratch, n - len)) better = true;
-            else at += len;
+            if (fails(s, scratch, n - len))
+                better = true;
+            else
+                at += len;
         }
     }
     return better;
@@ -167,8 +170,10 @@ static bool lower_pass(shrinker *s, uint64_t *scratch) {
             memcpy(scratch, s->best->tape, n * sizeof *scratch);
             scratch[i] = low == 0 && middle > 1 ? 0 : middle;
             uint64_t tried = scratch[i];
-            if (fails(s, scratch, n)) better = true;
-            else low = tried + 1;
+            if (fails(s, scratch, n))
+                better = true;
+            else
+                low = tried + 1;
         }
     }
     return better;
@@ -233,7 +238,7 @@ void prop_run(const char *name, bool (*property)(us_prop *, void *), void *arg, 
     prop_report r;
     prop_try(property, arg, times > 1000 ? cases * 1000 : cases * (int)times, from_environment("US_PROP_SEED", 1), &r);
     if (!r.failed) return;
-    fprintf(stderr, "%s: case %d of seed %llu fails (US_PROP_SEED repeats it); smallest case, after %d steps:\n%s", name, r.i_case,
-            (unsigned long long)r.seed, r.n_shrinks, r.text);
+    fprintf(stderr, "%s: case %d of seed %llu fails (US_PROP_SEED repeats it); smallest case, after %d steps:\n%s",
+            name, r.i_case, (unsigned long long)r.seed, r.n_shrinks, r.text);
     fail_msg("property %s", name);
 }

@@ -1,5 +1,6 @@
 /**
- * Property tests: a generator draws a case from a seeded tape of choices, the property judges it; a failing tape is shrunk and shown.
+ * Property tests: a generator draws a case from a seeded tape of choices, the property judges it; a failing tape is
+ * shrunk and shown.
  *
  *     static bool reverse_twice_is_identity(us_prop *p, void *arg) {
  *         size_t n = prop_size(p, 100);
@@ -10,10 +11,10 @@
  *     }
  *     prop_run("reverse_twice", reverse_twice_is_identity, NULL, 200);
  *
- * Shrinking works on the tape, not on the case: choices are left out and made smaller, and the property is run again on what comes out
- * of them. So every draw must shrink towards 0, and a property needs no shrinker of its own. A property must be a pure function of
- * its draws and must free what it allocates. US_PROP_SEED and US_PROP_CASES in the environment change the seed and multiply the cases.
- * Tests: tests/unit/test_prop.c.
+ * Shrinking works on the tape, not on the case: choices are left out and made smaller, and the property is run again on
+ * what comes out of them. So every draw must shrink towards 0, and a property needs no shrinker of its own. A property
+ * must be a pure function of its draws and must free what it allocates. US_PROP_SEED and US_PROP_CASES in the
+ * environment change the seed and multiply the cases. Tests: tests/unit/test_prop.c.
  */
 #ifndef US_TESTS_PROP_H
 #define US_TESTS_PROP_H
@@ -53,11 +54,11 @@ bool prop_wrong(us_prop *p, const char *fmt, ...) US_PRINTF(2, 3);
 
 typedef struct prop_report {
     bool failed;
-    uint64_t seed;      /* of the run */
-    int i_case;         /* the first case that failed */
-    int n_shrinks;      /* smaller failing cases found on the way */
-    size_t n_choices;   /* draws of the smallest failing case */
-    char text[2048];    /* its description and what is wrong */
+    uint64_t seed;    /* of the run */
+    int i_case;       /* the first case that failed */
+    int n_shrinks;    /* smaller failing cases found on the way */
+    size_t n_choices; /* draws of the smallest failing case */
+    char text[2048];  /* its description and what is wrong */
 } prop_report;
 
 /** Run without failing the test: for tests of this helper. */

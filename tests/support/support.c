@@ -25,9 +25,7 @@
 
 /* Not from the counted allocator: tests compare its counters. Freed by the end of the process. */
 static char *keep(size_t n) {
-    static struct block {
-        struct block *next;
-    } *blocks;
+    static struct block { struct block *next; } * blocks;
     struct block *b = malloc(sizeof *b + n + 1);
     if (!b) abort();
     b->next = blocks; /* reachable, so that leak checkers stay quiet */
@@ -207,7 +205,8 @@ const char *test_tree_difference(const char *a, const char *b) {
         const char *p = test_read(a, &n), *q = test_read(b, &m);
         size_t i = 0;
         while (i < n && i < m && p[i] == q[i]) i++;
-        return n == m && i == n ? NULL : test_format("%s (%zu bytes) and %s (%zu bytes) differ at byte %zu", a, n, b, m, i);
+        return n == m && i == n ? NULL
+                                : test_format("%s (%zu bytes) and %s (%zu bytes) differ at byte %zu", a, n, b, m, i);
     }
     size_t n, m;
     const char *const *x = test_list(a, &n), *const *y = test_list(b, &m);
@@ -257,7 +256,8 @@ test_run test_run_program(const char *const *argv, const test_run_options *optio
     struct rusage usage;
     while (wait4(pid, &status, 0, &usage) < 0)
         if (errno != EINTR) fail_msg("wait4: %s", strerror(errno));
-    test_run r = {.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1, .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0};
+    test_run r = {.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+                  .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0};
     r.peak_bytes = (uint64_t)usage.ru_maxrss * 1024;
     r.out = read_fd(out, &r.n_out, "standard output");
     r.err = read_fd(err, &r.n_err, "standard error");
@@ -284,8 +284,8 @@ void test_assert_refused(const test_run *r, int status, const char *cls) {
     bool one_line = strncmp(r->err, "understudy: ", 12) == 0 && end && end[1] == 0;
     bool named = !cls || strstr(r->err, test_format("[%s]", cls));
     if (r->status != status || !one_line || !named || r->n_out)
-        fail_msg("wanted status %d and one line with [%s]; got status %d, signal %d, %zu bytes of output, and: %s", status, cls ? cls : "any",
-                 r->status, r->signal, r->n_out, r->err);
+        fail_msg("wanted status %d and one line with [%s]; got status %d, signal %d, %zu bytes of output, and: %s",
+                 status, cls ? cls : "any", r->status, r->signal, r->n_out, r->err);
 }
 
 void test_assert_done(const test_run *r) {

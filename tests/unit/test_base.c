@@ -72,8 +72,17 @@ static void numbers_are_read_strictly(void **state) {
         const char *text;
         bool ok;
         uint64_t value;
-    } rows[] = {{"0", true, 0}, {"18446744073709551615", true, UINT64_MAX}, {"18446744073709551616", false, 0}, {"99999999999999999999", false, 0},
-                {"", false, 0}, {"00", false, 0}, {"+1", false, 0}, {"-1", false, 0}, {"1 ", false, 0}, {"0x1", false, 0}, {"42", true, 42}};
+    } rows[] = {{"0", true, 0},
+                {"18446744073709551615", true, UINT64_MAX},
+                {"18446744073709551616", false, 0},
+                {"99999999999999999999", false, 0},
+                {"", false, 0},
+                {"00", false, 0},
+                {"+1", false, 0},
+                {"-1", false, 0},
+                {"1 ", false, 0},
+                {"0x1", false, 0},
+                {"42", true, 42}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         uint64_t v = 7;
         assert_int_equal(us_str_to_u64(us_str_z(rows[i].text), &v), rows[i].ok);
@@ -91,7 +100,8 @@ static void strings_compare_and_cut(void **state) {
     assert_int_equal(us_str_find(a, 'x', 0), a.n);
     assert_true(us_str_eqz(us_str_sub(a, 6, 12), "layers"));
     assert_int_equal(us_str_sub(a, 20, 30).n, 0);
-    assert_true(us_str_cmp(US_LIT("a"), US_LIT("ab")) < 0 && us_str_cmp(US_LIT("b"), US_LIT("ab")) > 0 && us_str_cmp(a, a) == 0);
+    assert_true(us_str_cmp(US_LIT("a"), US_LIT("ab")) < 0 && us_str_cmp(US_LIT("b"), US_LIT("ab")) > 0 &&
+                us_str_cmp(a, a) == 0);
     assert_true(us_str_cmp(US_LIT("\xff"), US_LIT("a")) > 0); /* bytes, not signed characters */
 }
 
@@ -124,7 +134,8 @@ static void utf8_is_judged_exactly(void **state) {
                 for (size_t d = 0; d < sizeof tails; d++) {
                     p[0] = (unsigned char)a, p[1] = (unsigned char)b, p[2] = tails[c], p[3] = tails[d];
                     for (size_t n = 1; n <= 4; n++)
-                        if (us_utf8_valid((char *)p, n, NULL) != utf8_by_definition(p, n)) fail_msg("%02x %02x %02x %02x, %zu bytes", p[0], p[1], p[2], p[3], n);
+                        if (us_utf8_valid((char *)p, n, NULL) != utf8_by_definition(p, n))
+                            fail_msg("%02x %02x %02x %02x, %zu bytes", p[0], p[1], p[2], p[3], n);
                 }
     size_t bad = 0;
     assert_false(us_utf8_valid("0123456789abcdef\xff", 17, &bad));
@@ -328,8 +339,10 @@ static void the_pool_survives_lack_of_memory(void **state) {
         us_alloc_fail_at(n);
         us_status s = us_pool_create(4, &pool, &err);
         us_alloc_fail_at(0);
-        if (s == US_OK) us_pool_free(pool);
-        else assert_int_equal(s, US_E_NOMEM);
+        if (s == US_OK)
+            us_pool_free(pool);
+        else
+            assert_int_equal(s, US_E_NOMEM);
         assert_int_equal(us_alloc_get_stats().live_blocks, live);
         if (n == 6) assert_int_equal(s, US_OK);
     }

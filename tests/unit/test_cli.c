@@ -1,4 +1,5 @@
-/* The command's frame with a table of its own: parsing, help, man, progress line. How the program ends is in tests/e2e/test_command.c. */
+/* The command's frame with a table of its own: parsing, help, man, progress line. How the program ends is in
+ * tests/e2e/test_command.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,8 +27,9 @@ static us_status run_nothing(us_cli *cli, us_err *err) {
     return US_OK;
 }
 
-static const us_command proxy = {"proxy", "Make a proxy.", "SRC DST", "First paragraph.\n\n.Second paragraph.", options, 1, 2, run_nothing,
-                                 "  understudy proxy a b\n"};
+static const us_command proxy = {
+    "proxy",     "Make a proxy.",           "SRC DST", "First paragraph.\n\n.Second paragraph.", options, 1, 2,
+    run_nothing, "  understudy proxy a b\n"};
 static const us_command plain = {"plan", "Plan.", "FILE", NULL, NULL, 0, -1, run_nothing, NULL};
 const us_command *const us_commands[] = {&plain, &proxy, NULL};
 
@@ -47,12 +49,15 @@ static void all_spellings_of_options(void **state) {
     (void)state;
     us_cli c;
     us_err err;
-    assert_int_equal(PARSE(&c, &err, "a", "--experts", "-3", "-r0.5", "-n", "7", "--json", "-fv", "b", "--keep=x", "--keep", "y", "-k=z"), US_OK);
+    assert_int_equal(PARSE(&c, &err, "a", "--experts", "-3", "-r0.5", "-n", "7", "--json", "-fv", "b", "--keep=x",
+                           "--keep", "y", "-k=z"),
+                     US_OK);
     assert_int_equal(us_cli_n_args(&c), 2);
     assert_string_equal(us_cli_arg(&c, 0), "a");
     assert_string_equal(us_cli_arg(&c, 1), "b");
     assert_null(us_cli_arg(&c, 2));
-    assert_string_equal(us_cli_string(&c, "experts", NULL), "-3"); /* a negative size is a value, refused later with its class */
+    assert_string_equal(us_cli_string(&c, "experts", NULL),
+                        "-3"); /* a negative size is a value, refused later with its class */
     assert_true(us_cli_double(&c, "ratio", 0) == 0.5);
     assert_int_equal(us_cli_int(&c, "layers", 0), 7);
     assert_true(us_cli_json(&c) && us_cli_flag(&c, "force") && us_cli_flag(&c, "verbose"));
@@ -129,7 +134,8 @@ static void near_names_are_offered(void **state) {
 /* Whatever the words are: parsing ends, and answers OK or wrong usage in one line. */
 static bool parsing_any_words_ends(us_prop *p, void *arg) {
     (void)arg;
-    static const char *const pieces[] = {"a", "-", "--", "=", "e", "n", "experts", "layers", "no-", "force", "json", "7", "\n", "help"};
+    static const char *const pieces[] = {"a",      "-",   "--",    "=",    "e", "n",  "experts",
+                                         "layers", "no-", "force", "json", "7", "\n", "help"};
     char text[8][64];
     char *words[8];
     size_t n = prop_size(p, 8);
@@ -224,14 +230,10 @@ static void the_progress_line_fits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_spellings_of_options),
-        cmocka_unit_test(flags_can_be_taken_back_and_words_protected),
-        cmocka_unit_test(wrong_usage_is_named),
-        cmocka_unit_test(near_names_are_offered),
-        cmocka_unit_test(any_words_parse_or_are_refused),
-        cmocka_unit_test(help_names_every_option),
-        cmocka_unit_test(man_pages_escape_roff),
-        cmocka_unit_test(completion_knows_every_option),
+        cmocka_unit_test(all_spellings_of_options),       cmocka_unit_test(flags_can_be_taken_back_and_words_protected),
+        cmocka_unit_test(wrong_usage_is_named),           cmocka_unit_test(near_names_are_offered),
+        cmocka_unit_test(any_words_parse_or_are_refused), cmocka_unit_test(help_names_every_option),
+        cmocka_unit_test(man_pages_escape_roff),          cmocka_unit_test(completion_knows_every_option),
         cmocka_unit_test(the_progress_line_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /*
- * Number formats against an independent reference: values by the defining formula in double, rounding by search among all values of
- * the format (nearest, ties to the even code), over every code and over all midpoints.
+ * Number formats against an independent reference: values by the defining formula in double, rounding by search among
+ * all values of the format (nearest, ties to the even code), over every code and over all midpoints.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -16,7 +16,8 @@
 #include "base/rng.h"
 #include "tensor/dtype.h"
 
-/* Value of a code with e exponent and m mantissa bits. kind 'i': IEEE specials; 'f': OCP e4m3 (one NaN, no infinity). */
+/* Value of a code with e exponent and m mantissa bits. kind 'i': IEEE specials; 'f': OCP e4m3 (one NaN, no infinity).
+ */
 static double by_formula(unsigned code, int e, int m, char kind) {
     int bias = (1 << (e - 1)) - 1;
     unsigned exponent = code >> m & ((1u << e) - 1), mantissa = code & ((1u << m) - 1), top = (1u << e) - 1;
@@ -78,7 +79,8 @@ static const format formats[] = {
 static void expect(const format *f, double x, unsigned code) {
     unsigned sign = 1u << (f->e + f->m);
     unsigned got = f->encode((float)x), minus = f->encode(-(float)x);
-    if (got != code || minus != (code | sign)) fail_msg("%s: %.17g becomes 0x%x and 0x%x, wanted 0x%x", f->name, x, got, minus, code);
+    if (got != code || minus != (code | sign))
+        fail_msg("%s: %.17g becomes 0x%x and 0x%x, wanted 0x%x", f->name, x, got, minus, code);
 }
 
 /* All codes back to themselves, all midpoints to the even neighbour, a little beside them to the nearer one. */
@@ -87,7 +89,8 @@ static void rounding_is_to_nearest_even(void **state) {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         const format *f = &formats[i];
         for (unsigned c = 0; c <= f->largest; c++) {
-            double low = by_formula(c, f->e, f->m, '-'), high = by_formula(c + 1, f->e, f->m, '-'); /* past the largest: as if it went on */
+            double low = by_formula(c, f->e, f->m, '-'),
+                   high = by_formula(c + 1, f->e, f->m, '-'); /* past the largest: as if it went on */
             unsigned up = c == f->largest ? f->beyond : c + 1;
             double middle = low + (high - low) / 2;
             expect(f, low, c);
@@ -126,13 +129,15 @@ static void random_values_find_the_nearest_code(void **state) {
             unsigned low = 0, high = f->largest;
             while (low < high) { /* largest code whose value is <= x */
                 unsigned middle = (low + high + 1) / 2;
-                if (by_formula(middle, f->e, f->m, '-') <= (double)x) low = middle;
-                else high = middle - 1;
+                if (by_formula(middle, f->e, f->m, '-') <= (double)x)
+                    low = middle;
+                else
+                    high = middle - 1;
             }
             double a = by_formula(low, f->e, f->m, '-'), b = by_formula(low + 1, f->e, f->m, '-');
             unsigned up = low == f->largest ? f->beyond : low + 1;
             double to_low = (double)x - a, to_high = b - (double)x; /* exact: neighbours in a coarser format */
-            if (to_low == to_high) continue;                         /* midpoints are tested above */
+            if (to_low == to_high) continue;                        /* midpoints are tested above */
             expect(f, (double)x, to_low < to_high ? low : up);
         }
     }

@@ -1,6 +1,7 @@
 /*
- * Tidiness of the tree: include direction (ARCHITECTURE.md), banned functions, no printing in the library, header comments, file size,
- * words that do not belong here. A line may say `tidy-allow: NAME reason` in a comment. Every rule has a sample that must fail.
+ * Tidiness of the tree: include direction (ARCHITECTURE.md), banned functions, no printing in the library, header
+ * comments, file size, words that do not belong here. A line may say `tidy-allow: NAME reason` in a comment. Every rule
+ * has a sample that must fail.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,16 +20,25 @@ static const struct {
     const char *folder;
     int layer;
 } layers[] = {
-    {"base", 0}, {"tensor", 1}, {"kernels", 2}, {"io", 3}, {"prune", 4}, {"complete", 4}, {"topk", 4}, {"range", 4}, {"model", 5}, {"train", 6},
-    {"fault", 7}, {"rl", 7}, {"proxy", 8}, {"diagnose", 8}, {"agent", 8}, {"serve", 8}, {"route", 8}, {"report", 9}, {"cli", 10},
+    {"base", 0},  {"tensor", 1}, {"kernels", 2}, {"io", 3},     {"prune", 4}, {"complete", 4}, {"topk", 4},
+    {"range", 4}, {"model", 5},  {"train", 6},   {"fault", 7},  {"rl", 7},    {"proxy", 8},    {"diagnose", 8},
+    {"agent", 8}, {"serve", 8},  {"route", 8},   {"report", 9}, {"cli", 10},
 };
 
-static const char *const banned[] = {"strcpy", "strcat",  "sprintf",   "vsprintf", "atoi",  "atol",  "atof", "strtok", "gets",
-                                     "gmtime", "localtime", "ctime", "asctime",  "alloca", "rand", "srand", "tmpnam", "mktemp", NULL};
-static const char *const raw_memory[] = {"malloc", "calloc", "realloc", "free", "strdup", "strndup", "asprintf", "posix_memalign", "aligned_alloc", NULL};
+static const char *const banned[] = {"strcpy", "strcat", "sprintf", "vsprintf",  "atoi",  "atol",    "atof",
+                                     "strtok", "gets",   "gmtime",  "localtime", "ctime", "asctime", "alloca",
+                                     "rand",   "srand",  "tmpnam",  "mktemp",    NULL};
+static const char *const raw_memory[] = {"malloc",  "calloc",   "realloc",        "free",          "strdup",
+                                         "strndup", "asprintf", "posix_memalign", "aligned_alloc", NULL};
 static const char *const printing[] = {"printf", "puts", "putchar", "perror", "exit", "abort", "_exit", NULL};
 /* Split, so that this file is clean by its own rule. */
-static const char *const foreign_words[] = {"/wo" "rk/", "/ro" "ot/", "fa" "rm-", NULL};
+static const char *const foreign_words[] = {"/wo"
+                                            "rk/",
+                                            "/ro"
+                                            "ot/",
+                                            "fa"
+                                            "rm-",
+                                            NULL};
 
 enum { LINES_MAX = 800 };
 
@@ -47,10 +57,14 @@ static char *code_only(const char *text) {
     for (char *p = out; *p; p++) {
         char c = *p;
         if (state == CODE) {
-            if (c == '/' && p[1] == '/') state = LINE;
-            else if (c == '/' && p[1] == '*') state = BLOCK;
-            else if (c == '"') state = STRING;
-            else if (c == '\'') state = CHAR;
+            if (c == '/' && p[1] == '/')
+                state = LINE;
+            else if (c == '/' && p[1] == '*')
+                state = BLOCK;
+            else if (c == '"')
+                state = STRING;
+            else if (c == '\'')
+                state = CHAR;
             if (state == BLOCK) *p++ = ' '; /* so that a slash right behind the star does not end it */
             if (state == LINE || state == BLOCK) *p = ' ';
             continue;
@@ -94,14 +108,16 @@ static int complain(us_buf *report, const char *path, int line, const char *what
 }
 
 /* Calls of the functions of a list: the name as a whole word, '(' behind it, and no '.' or '>' before it (a member). */
-static int check_calls(const char *path, const char *text, const char *code, const char *const *names, const char *what, us_buf *report) {
+static int check_calls(const char *path, const char *text, const char *code, const char *const *names, const char *what,
+                       us_buf *report) {
     int bad = 0;
     for (; *names; names++) {
         size_t n = strlen(*names);
         for (const char *p = code; (p = strstr(p, *names)); p += n) {
             const char *behind = p + n;
             while (*behind == ' ') behind++;
-            if ((p > code && (is_word(p[-1]) || p[-1] == '.' || p[-1] == '>')) || *behind != '(' || is_word(p[n])) continue;
+            if ((p > code && (is_word(p[-1]) || p[-1] == '.' || p[-1] == '>')) || *behind != '(' || is_word(p[n]))
+                continue;
             bool allowed;
             int line = line_of(text, (size_t)(p - code), *names, &allowed);
             if (!allowed) bad += complain(report, path, line, what, *names);
@@ -120,8 +136,10 @@ static int check_includes(const char *path, const char *text, us_buf *report) {
         int other = layer_of(name);
         size_t folder = strcspn(name, "/");
         bool same = strncmp(path + 4, name, folder + 1) == 0;
-        if (other < 0) bad += complain(report, path, line, "an include names its folder from src:", name);
-        else if (other > own || (other == own && !same)) bad += complain(report, path, line, "includes a layer that is not below it:", name);
+        if (other < 0)
+            bad += complain(report, path, line, "an include names its folder from src:", name);
+        else if (other > own || (other == own && !same))
+            bad += complain(report, path, line, "includes a layer that is not below it:", name);
     }
     return bad;
 }
@@ -130,10 +148,17 @@ static int check_shape(const char *path, const char *text, us_buf *report) {
     int bad = 0, lines = 0;
     for (const char *p = text; *p; p++) lines += *p == '\n';
     const char *head = text;
-    while (strncmp(head, "#define _", 9) == 0) head = strchr(head, '\n') ? strchr(head, '\n') + 1 : ""; /* feature-test macros may come first */
-    if (strncmp(head, "/*", 2) != 0) bad += complain(report, path, 1, "does not begin with a comment that says what the file is", "");
-    if (lines > LINES_MAX && !strstr(text, "tidy-allow: long ")) bad += complain(report, path, lines, "is longer than 800 lines", "");
-    if (strstr(text, "TO" "DO:") || strstr(text, "FIX" "ME")) bad += complain(report, path, 1, "holds a bare note of work to do", "");
+    while (strncmp(head, "#define _", 9) == 0)
+        head = strchr(head, '\n') ? strchr(head, '\n') + 1 : ""; /* feature-test macros may come first */
+    if (strncmp(head, "/*", 2) != 0)
+        bad += complain(report, path, 1, "does not begin with a comment that says what the file is", "");
+    if (lines > LINES_MAX && !strstr(text, "tidy-allow: long "))
+        bad += complain(report, path, lines, "is longer than 800 lines", "");
+    if (strstr(text, "TO"
+                     "DO:") ||
+        strstr(text, "FIX"
+                     "ME"))
+        bad += complain(report, path, 1, "holds a bare note of work to do", "");
     size_t n = strlen(path);
     if (path[n - 1] == 'h' && !(strstr(text, "#ifndef US_") || strstr(text, "#ifndef UNDERSTUDY_")))
         bad += complain(report, path, 1, "has no include guard US_...", "");
@@ -145,7 +170,9 @@ static int check_words(const char *path, const char *text, us_buf *report) {
     for (const char *const *w = foreign_words; *w; w++) {
         const char *p = strstr(text, *w);
         bool allowed;
-        if (p) bad += complain(report, path, line_of(text, (size_t)(p - text), *w, &allowed), "holds a word that does not belong here:", *w);
+        if (p)
+            bad += complain(report, path, line_of(text, (size_t)(p - text), *w, &allowed),
+                            "holds a word that does not belong here:", *w);
     }
     return bad;
 }
@@ -174,8 +201,9 @@ static int check_tree(const char *root, const char *path, us_buf *report) {
     const char *const *names = test_list(test_format("%s/%s", root, path), &n);
     if (n == 0) {
         bool c = ends_with(path, ".c") || ends_with(path, ".h");
-        bool text = c || ends_with(path, ".md") || ends_with(path, ".txt") || ends_with(path, ".cmake") || ends_with(path, ".sh") ||
-                    ends_with(path, ".py") || ends_with(path, ".in") || strcmp(path, "run") == 0 || strcmp(path, ".ci/run") == 0;
+        bool text = c || ends_with(path, ".md") || ends_with(path, ".txt") || ends_with(path, ".cmake") ||
+                    ends_with(path, ".sh") || ends_with(path, ".py") || ends_with(path, ".in") ||
+                    strcmp(path, "run") == 0 || strcmp(path, ".ci/run") == 0;
         const char *whole = test_format("%s/%s", root, path);
         if (!text || !test_exists(whole)) return 0;
         const char *bytes = test_read(whole, NULL);
@@ -190,8 +218,9 @@ static int check_tree(const char *root, const char *path, us_buf *report) {
 
 static void the_tree_is_tidy(void **state) {
     (void)state;
-    static const char *const tops[] = {"src", "include", "tests", "bench", "tools", "examples", "docs", "cmake", "run", ".ci", "README.md",
-                                       "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CMakeLists.txt"};
+    static const char *const tops[] = {
+        "src", "include", "tests",     "bench",           "tools",       "examples",     "docs",          "cmake",
+        "run", ".ci",     "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CMakeLists.txt"};
     us_buf report = {0};
     int bad = 0;
     for (size_t i = 0; i < sizeof tops / sizeof *tops; i++) bad += check_tree(test_source(), tops[i], &report);
@@ -211,11 +240,16 @@ static int violations(const char *path, const char *text) {
 
 static void a_clean_sample_passes(void **state) {
     (void)state;
-    assert_int_equal(violations("src/io/x.c", HEAD "#include \"base/str.h\"\n#include \"io/json.h\"\n#include <stdlib.h>\n"
-                                                   "/* strcpy(a, b) in a comment */ void f(void) { g(\"free(x)\"); us_free(p); t->free(p); }\n"), 0);
-    assert_int_equal(violations("src/io/x.c", HEAD "void f(char *p) { free(p); } /* tidy-allow: free from a C library */\n"), 0);
+    assert_int_equal(
+        violations("src/io/x.c",
+                   HEAD "#include \"base/str.h\"\n#include \"io/json.h\"\n#include <stdlib.h>\n"
+                        "/* strcpy(a, b) in a comment */ void f(void) { g(\"free(x)\"); us_free(p); t->free(p); }\n"),
+        0);
+    assert_int_equal(
+        violations("src/io/x.c", HEAD "void f(char *p) { free(p); } /* tidy-allow: free from a C library */\n"), 0);
     assert_int_equal(violations("src/base/alloc.c", HEAD "void f(char *p) { free(p); }\n"), 0);
-    assert_int_equal(violations("src/cli/cmd_x.c", HEAD "#include \"proxy/x.h\"\nvoid f(void) { printf(\"x\"); }\n"), 0);
+    assert_int_equal(violations("src/cli/cmd_x.c", HEAD "#include \"proxy/x.h\"\nvoid f(void) { printf(\"x\"); }\n"),
+                     0);
 }
 
 static void each_rule_catches_its_sample(void **state) {
@@ -236,11 +270,14 @@ static void each_rule_catches_its_sample(void **state) {
         {"src/io/x.c", HEAD "void f(char *p) { free(p); } /* tidy-allow: malloc wrong name */\n"},
         {"src/io/x.c", HEAD "void f(void) { char c = '\"'; printf(\"\\\"\"); }\n"},
         {"src/io/x.c", HEAD "/*/ printf */ void f(void) { exit(1); }\n"},
-        {"src/io/x.c", HEAD "/* TO" "DO: later */\n"},
-        {"src/io/x.c", HEAD "static const char *p = \"/wo" "rk/x\";\n"},
+        {"src/io/x.c", HEAD "/* TO"
+                            "DO: later */\n"},
+        {"src/io/x.c", HEAD "static const char *p = \"/wo"
+                            "rk/x\";\n"},
     };
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++)
-        if (violations(samples[i].path, samples[i].text) != 1) fail_msg("sample %zu: %d violations", i, violations(samples[i].path, samples[i].text));
+        if (violations(samples[i].path, samples[i].text) != 1)
+            fail_msg("sample %zu: %d violations", i, violations(samples[i].path, samples[i].text));
     us_buf longer = {0};
     us_buf_z(&longer, HEAD);
     for (int i = 0; i < LINES_MAX; i++) us_buf_z(&longer, ";\n");
