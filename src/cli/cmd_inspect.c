@@ -198,7 +198,7 @@ static void put_origin(const facts *f, us_buf *b, bool json) {
 static void put_parameters(const facts *f, us_buf *b) {
     uint64_t total = f->counted ? f->n.total : f->logical, routed = f->counted ? f->n.routed : f->routed_elements;
     uint64_t active = f->counted ? f->n.active : f->st ? active_from_tensors(f) : 0;
-    uint64_t mtp = f->st && f->mtp_elements ? f->mtp_elements : f->counted ? f->n.mtp : 0;
+    uint64_t mtp = f->st ? f->mtp_elements : f->n.mtp; /* of a checkpoint what it holds, whatever its config promises */
     us_buf_printf(b, "\"parameters\":{\"total\":%llu,\"routed\":%llu,\"other\":%llu,\"active\":%llu,\"mtp\":%llu", (unsigned long long)total, (unsigned long long)routed,
                   (unsigned long long)(total - routed), (unsigned long long)active, (unsigned long long)mtp);
     if (f->counted)
@@ -296,14 +296,14 @@ static void put_text(const facts *f, us_buf *b) {
             if (f->st->blocks[i].n_experts != experts) us_buf_printf(b, "              layer %s has %u experts of its own\n", f->st->blocks[i].key, f->st->blocks[i].n_experts);
     }
     uint32_t mtp = us_config_mtp_layers(&f->cfg);
-    if (mtp) us_buf_printf(b, "MTP layers    %u\n", mtp);
+    if (mtp) us_buf_printf(b, "MTP layers    %u%s\n", mtp, f->st && !f->mtp_elements ? " by config.json; the file holds none" : "");
     line_count(b, "parameters", f->counted ? f->n.total : f->logical);
     if (fam->placement != US_PLACE_NONE) {
         line_count(b, "  routed", f->counted ? f->n.routed : f->routed_elements);
         line_count(b, "  other", f->counted ? f->n.other : f->logical - f->routed_elements);
         line_count(b, "  active", f->counted ? f->n.active : f->st ? active_from_tensors(f) : 0);
     }
-    if (f->st ? f->mtp_elements : f->n.mtp) line_count(b, "  MTP apart", f->st && f->mtp_elements ? f->mtp_elements : f->n.mtp);
+    if (f->st ? f->mtp_elements : f->n.mtp) line_count(b, "  MTP apart", f->st ? f->mtp_elements : f->n.mtp);
     us_buf_printf(b, "stored as     %.*s\n", US_STR_ARG(method.p ? method : US_LIT("plain numbers")));
     if (!f->st) return;
     us_buf_printf(b, "on disk       %s in %zu tensors, %zu %s\n", us_format_bytes(f->bytes, t), f->ck->n_tensors, f->ck->n_shards, f->ck->n_shards == 1 ? "shard" : "shards");

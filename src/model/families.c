@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-extern const us_family us_family_afmoe, us_family_bailing_hybrid, us_family_cohere2_moe, us_family_deepseek_v2,
+extern const us_family us_family_afmoe, us_family_axk1, us_family_axk2, us_family_bailing_hybrid, us_family_cohere2_moe, us_family_deepseek_v2,
     us_family_deepseek_v3, us_family_deepseek_v32, us_family_deepseek_v4, us_family_deepseek_v41, us_family_dots1,
-    us_family_ernie4_5_moe, us_family_exaone_moe, us_family_flex_olmo, us_family_gemma4, us_family_glm4_moe,
+    us_family_dots3_note, us_family_ernie4_5_moe, us_family_exaone_moe, us_family_flex_olmo, us_family_gemma4, us_family_glm4_moe,
     us_family_glm4_moe_lite, us_family_glm5_next, us_family_glm_moe_dsa, us_family_gpt_oss, us_family_granitemoe,
     us_family_hunyuan_v1_moe, us_family_hy_v3, us_family_jamba, us_family_jetmoe, us_family_kimi_k25,
     us_family_kimi_linear, us_family_laguna, us_family_lfm2_moe, us_family_llama, us_family_llama4,
@@ -16,9 +16,9 @@ extern const us_family us_family_afmoe, us_family_bailing_hybrid, us_family_cohe
     us_family_qwen3_vl_moe, us_family_qwen4_exp, us_family_sarvam_moe, us_family_solar_open, us_family_step3p7;
 
 const us_family *const us_families[] = {
-    &us_family_afmoe, &us_family_bailing_hybrid, &us_family_cohere2_moe, &us_family_deepseek_v2,
+    &us_family_afmoe, &us_family_axk1, &us_family_axk2, &us_family_bailing_hybrid, &us_family_cohere2_moe, &us_family_deepseek_v2,
     &us_family_deepseek_v3, &us_family_deepseek_v32, &us_family_deepseek_v4, &us_family_deepseek_v41,
-    &us_family_dots1, &us_family_ernie4_5_moe, &us_family_exaone_moe, &us_family_flex_olmo, &us_family_gemma4,
+    &us_family_dots1, &us_family_dots3_note, &us_family_ernie4_5_moe, &us_family_exaone_moe, &us_family_flex_olmo, &us_family_gemma4,
     &us_family_glm4_moe, &us_family_glm4_moe_lite, &us_family_glm5_next, &us_family_glm_moe_dsa,
     &us_family_gpt_oss, &us_family_granitemoe, &us_family_hunyuan_v1_moe, &us_family_hy_v3, &us_family_jamba,
     &us_family_jetmoe, &us_family_kimi_k25, &us_family_kimi_linear, &us_family_laguna, &us_family_lfm2_moe,

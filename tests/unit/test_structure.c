@@ -271,6 +271,31 @@ static void mtp_blocks_have_their_own_keys(void **state) {
     }
 }
 
+/* Every allocation of resolving fails once: a status each time, nothing leaked, and the same structure in the end. */
+static void resolving_survives_memory_exhaustion(void **state) {
+    (void)state;
+    mem_ck m = plain();
+    us_err err = {0};
+    assert_us_ok(mem_ck_resolve(&m, mem_ck_config(family("qwen3_moe"), "qwen3_moe", 1, E, K, ",\"quantization_config\":{\"ignore\":[\"re:.*gate\",\"lm_head\"]}"), &err), &err);
+    us_structure_free(m.st);
+    uint64_t live = us_alloc_get_stats().live_blocks, n = 0;
+    us_status s = US_E_NOMEM;
+    while (s != US_OK) {
+        us_structure *st = NULL;
+        us_alloc_fail_at(++n);
+        s = us_structure_resolve(NULL, &m.ck, &st, &err);
+        us_alloc_fail_at(0);
+        if (s != US_OK) assert_int_equal(s, US_E_NOMEM);
+        assert_true(s == US_OK || st == NULL);
+        us_structure_free(st);
+        assert_int_equal(us_alloc_get_stats().live_blocks, live);
+        assert_true(n < 100000);
+    }
+    assert_true(n > 5);
+    m.st = NULL;
+    mem_ck_free(&m);
+}
+
 /* ---- sizes ---- */
 
 /* Can the router take k distinct experts when every group keeps n / groups? Written from the routers' definitions, not from the checker. */
@@ -311,6 +336,7 @@ int main(void) {
         cmocka_unit_test(a_quantisation_list_excuses_another_form),
         cmocka_unit_test(only_the_text_model_is_touched),
         cmocka_unit_test(mtp_blocks_have_their_own_keys),
+        cmocka_unit_test(resolving_survives_memory_exhaustion),
         cmocka_unit_test(legal_sizes_are_those_the_router_can_work_with),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
