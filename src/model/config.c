@@ -20,7 +20,7 @@ static us_json_ref find_text(const us_json_doc *d, const us_family *f) {
 
 /* Keys and per-layer lists are searched once a layer; an object or a list of millions of entries is no model's and would only cost time. */
 static us_status bounded(const us_json_doc *d, us_json_ref object, us_err *err) {
-    enum { MEMBERS_MAX = 4096, LIST_MAX = 65536 };
+    enum { MEMBERS_MAX = 4096, LIST_MAX = 16384 };
     bool wide = us_json_count(d, object) > MEMBERS_MAX;
     for (us_json_ref k = us_json_first(d, object); !wide && k != US_JSON_NO; k = us_json_next(d, object, k + 1))
         wide = us_json_type_of(d, k + 1) == US_JSON_ARRAY && us_json_count(d, k + 1) > LIST_MAX;

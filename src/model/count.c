@@ -12,11 +12,12 @@ typedef struct tally {
     u64 D, H, G, d, dv;
     u64 tp, repl, routed; /* of the part at hand */
     bool mtp;             /* the part is an MTP layer */
+    u64 ngram_rows;       /* rows of an n-gram table, once counted */
     bool *absurd;         /* a width that no model has was read: products may have overflowed, the count is refused at the end */
 } tally;
 
 /* Bounds that keep every product below 2^64; the largest released models stay a hundred times below each. */
-enum { LAYERS_MAX = 4096, MTP_MAX = 64, EXPERTS_MAX = 1 << 16, HEADS_MAX = 1 << 14, HEAD_MAX = 1 << 14, WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 28 };
+enum { LAYERS_MAX = 1024, MTP_MAX = 64, EXPERTS_MAX = 1 << 16, HEADS_MAX = 1 << 14, HEAD_MAX = 1 << 14, WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 28 };
 static const u64 sum_max = (u64)1 << 61;
 
 static u64 key(const tally *t, const char *keys, u64 def) {
@@ -163,7 +164,9 @@ static void qwen4_extras(tally *t, u64 l, bool recurrent) {
     if (!us_config_listed(t->c, us_config_get(t->c, "ple_layer_ids"), (int64_t)l + 1)) return;
     u64 e = key(t, "ple_embed_dim", 0), heads = (key(t, "ngram_size", 1) - 1) * key(t, "heads_per_ngram", 0), rows = 0, pad = key(t, "make_ngram_vocab_size_divisible_by", 1);
     u64 prime = key(t, "ngram_vocab_size_base", 2) - 1;
-    for (u64 i = 0; i < heads && i < 64; i++) rows += prime = next_prime(prime);
+    for (u64 i = 0; !t->ngram_rows && i < heads && i < 64; i++) rows += prime = next_prime(prime);
+    if (!t->ngram_rows) t->ngram_rows = rows;
+    rows = t->ngram_rows;
     if (pad && heads) t->n->lookup += (rows + pad - 1) / pad * pad * (e / heads);
     t->repl += e * wide + e * t->D + 3 * wide + wide * key(t, "ple_conv_kernel_size", 4);
 }

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "model/config.h"
+#include "model/count.h"
 #include "support/mem_ck.h"
 
 enum { E = 8, K = 2, ZERO = 3 };
@@ -271,6 +271,38 @@ static void mtp_blocks_have_their_own_keys(void **state) {
     }
 }
 
+static const char *count_class(const char *config, us_counts *n, us_err *err) {
+    us_json_doc d;
+    us_config c;
+    *err = (us_err){0};
+    assert_us_ok(us_json_doc_parse(&d, us_str_z(config), 0, err), err);
+    us_status s = us_config_open(&d, &c, err);
+    if (s == US_OK) s = us_count_config(&c, n, err);
+    us_json_doc_free(&d);
+    assert_true((s == US_OK) == (err->cls[0] == 0));
+    return err->cls;
+}
+
+/* A number of the config alone never decides how long counting takes or makes a product wrap around. */
+static void absurd_sizes_are_not_counted(void **state) {
+    (void)state;
+    static const char *const keys[] = {"num_hidden_layers", "hidden_size", "num_experts", "moe_intermediate_size", "vocab_size", "num_key_value_heads", "head_dim"};
+    static const unsigned usual[] = {2, 64, 8, 32, 100, 2, 16};
+    us_counts n;
+    us_err err;
+    for (size_t absurd = 0; absurd <= sizeof keys / sizeof *keys; absurd++) {
+        const char *text = "{\"model_type\":\"qwen3_moe\",\"num_attention_heads\":4,\"num_experts_per_tok\":2,\"tie_word_embeddings\":false";
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) text = test_format("%s,\"%s\":%u", text, keys[i], i == absurd ? 2147483647u : usual[i]);
+        assert_string_equal(count_class(test_format("%s}", text), &n, &err), absurd < sizeof keys / sizeof *keys ? "range" : "");
+    }
+    /* by hand: 2 layers of (4+4) x 16 x 64 + 2 x 2 x 16 x 64 attention, 2 x 16 + 2 x 64 norms, router 8 x 64, 8 experts of 3 x 64 x 32 */
+    assert_int_equal(n.routed, 2 * 8 * 3 * 64 * 32);
+    assert_int_equal(n.total, 2 * (8 * 16 * 64 + 4 * 16 * 64 + 2 * 16 + 2 * 64 + 8 * 64) + n.routed + 64 + 2 * 100 * 64);
+    const char *long_list = "0";
+    for (int i = 0; i < 15; i++) long_list = test_format("%s,%s", long_list, long_list);
+    assert_string_equal(count_class(test_format("{\"model_type\":\"qwen3_moe\",\"mlp_only_layers\":[%s]}", long_list), &n, &err), "limit");
+}
+
 /* Every allocation of resolving fails once: a status each time, nothing leaked, and the same structure in the end. */
 static void resolving_survives_memory_exhaustion(void **state) {
     (void)state;
@@ -336,6 +368,7 @@ int main(void) {
         cmocka_unit_test(a_quantisation_list_excuses_another_form),
         cmocka_unit_test(only_the_text_model_is_touched),
         cmocka_unit_test(mtp_blocks_have_their_own_keys),
+        cmocka_unit_test(absurd_sizes_are_not_counted),
         cmocka_unit_test(resolving_survives_memory_exhaustion),
         cmocka_unit_test(legal_sizes_are_those_the_router_can_work_with),
     };
