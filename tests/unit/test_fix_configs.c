@@ -1,4 +1,4 @@
-/* Counted parameters of every released config of fixtures/configs equal expected.json. */
+/* Counted parameters of every released config equal expected.json; those of every model of fixtures/models, in both spellings, its tensors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,7 @@
 // clang-format on
 
 #include "model/count.h"
+#include "model/structure.h"
 #include "support/support.h"
 
 static int differ(const char *model, const us_json_doc *d, us_json_ref e, const char *key, uint64_t ours) {
@@ -63,7 +64,81 @@ static void counts_equal_the_built_models(void **state) {
     assert_int_equal(wrong, 0);
 }
 
+static us_status count_file(const char *path, us_counts *n, us_err *err) {
+    us_json_doc d;
+    us_config c;
+    US_TRY(us_json_doc_parse(&d, us_str_z(test_read(path, NULL)), US_JSON_INFINITY, err));
+    us_status s = us_config_open(&d, &c, err);
+    if (s == US_OK) s = us_count_config(&c, n, err);
+    us_json_doc_free(&d);
+    return s;
+}
+
+/* Elements of the text model's tensors; *corrections of them belong to correction biases, which most classes keep as buffers. false: packed weights. */
+static bool count_tensors(const us_checkpoint *ck, const us_structure *st, uint64_t *total, uint64_t *routed, uint64_t *corrections) {
+    *total = *routed = *corrections = 0;
+    for (size_t i = 0; i < ck->n_tensors; i++) {
+        const us_role *r = &st->roles[i];
+        if (r->in_mtp || r->part == US_PART_VISION || r->kind == US_ROLE_TOKEN_TABLE) continue;
+        if (us_dtype_bits(ck->tensors[i].dtype) < 16 || us_str_ends(ck->tensors[i].name, US_LIT("weight_packed"))) return false;
+        uint64_t n = 1;
+        for (int k = 0; k < ck->tensors[i].rank; k++) n *= ck->tensors[i].shape[k];
+        *total += n;
+        if (r->part == US_PART_ROUTED) *routed += n;
+        if (r->router && r->router->role == US_ROUTER_CORRECTION) *corrections += n;
+    }
+    return true;
+}
+
+static int compare_model(const char *folder) {
+    us_counts a, b;
+    us_err err = {0};
+    us_checkpoint *ck = NULL;
+    us_structure *st = NULL;
+    uint64_t total, routed, corrections;
+    int wrong = 0;
+    const char *published = test_format("%s/config.published.json", folder);
+    assert_us_ok(count_file(test_format("%s/config.json", folder), &a, &err), &err);
+    if (test_exists(published)) {
+        assert_us_ok(count_file(published, &b, &err), &err);
+        wrong += a.total != b.total || a.routed != b.routed || a.active != b.active || a.kv_elements != b.kv_elements || a.state_elements != b.state_elements;
+        if (wrong) print_error("%s: the two spellings of its config give different counts\n", folder);
+    }
+    const char *copy = test_format("%s/model", test_temp_dir());
+    test_remove_tree(copy);
+    test_mkdir(copy);
+    static const char *const files[] = {"config.json", "model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        size_t n;
+        const char *bytes = test_read(test_format("%s/%s", folder, files[i]), &n);
+        test_write(test_format("%s/%s", copy, files[i]), bytes, n);
+    }
+    assert_us_ok(us_checkpoint_open(NULL, copy, 0, &ck, &err), &err);
+    assert_us_ok(us_structure_resolve(NULL, ck, &st, &err), &err);
+    if (count_tensors(ck, st, &total, &routed, &corrections) && ((total != a.total && total - corrections != a.total) || routed != a.routed)) {
+        print_error("%s: %llu parameters by its config, %llu of its tensors (%llu in corrections); routed %llu and %llu\n", folder, (unsigned long long)a.total,
+                    (unsigned long long)total, (unsigned long long)corrections, (unsigned long long)a.routed, (unsigned long long)routed);
+        wrong++;
+    }
+    us_structure_free(st);
+    us_checkpoint_free(ck);
+    return wrong;
+}
+
+static void counts_equal_the_tensors_of_every_model(void **state) {
+    (void)state;
+    const char *root = test_fixtures("models");
+    if (!root) return;
+    int wrong = 0;
+    const char *const *names = test_list(root, NULL);
+    for (size_t i = 0; names[i]; i++) {
+        const char *folder = test_format("%s/%s", root, names[i]);
+        if (test_exists(test_format("%s/config.json", folder)) && test_exists(test_format("%s/model.safetensors", folder))) wrong += compare_model(folder);
+    }
+    assert_int_equal(wrong, 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counts_equal_the_built_models)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(counts_equal_the_built_models), cmocka_unit_test(counts_equal_the_tensors_of_every_model)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
