@@ -196,6 +196,10 @@ static void put_origin(const facts *f, us_buf *b, bool json) {
 }
 
 static void put_parameters(const facts *f, us_buf *b) {
+    if (!f->st && !f->counted) {
+        us_buf_z(b, "\"parameters\":{\"total\":null,\"routed\":null,\"other\":null,\"active\":null,\"mtp\":null}");
+        return;
+    }
     uint64_t total = f->counted ? f->n.total : f->logical, routed = f->counted ? f->n.routed : f->routed_elements;
     uint64_t active = f->counted ? f->n.active : f->st ? active_from_tensors(f) : 0;
     uint64_t mtp = f->st ? f->mtp_elements : f->n.mtp; /* of a checkpoint what it holds, whatever its config promises */
@@ -276,6 +280,16 @@ static void line_count(us_buf *b, const char *label, uint64_t n) {
     us_buf_printf(b, "%-13s %s (%llu)\n", label, us_format_count(n, t), (unsigned long long)n);
 }
 
+static void put_counts(const facts *f, us_buf *b) {
+    line_count(b, "parameters", f->counted ? f->n.total : f->logical);
+    if (f->cfg.family->placement != US_PLACE_NONE) {
+        line_count(b, "  routed", f->counted ? f->n.routed : f->routed_elements);
+        line_count(b, "  other", f->counted ? f->n.other : f->logical - f->routed_elements);
+        line_count(b, "  active", f->counted ? f->n.active : f->st ? active_from_tensors(f) : 0);
+    }
+    if (f->st ? f->mtp_elements : f->n.mtp) line_count(b, "  MTP apart", f->st ? f->mtp_elements : f->n.mtp);
+}
+
 static void put_text(const facts *f, us_buf *b) {
     const us_family *fam = f->cfg.family;
     char t[24];
@@ -297,13 +311,8 @@ static void put_text(const facts *f, us_buf *b) {
     }
     uint32_t mtp = us_config_mtp_layers(&f->cfg);
     if (mtp) us_buf_printf(b, "MTP layers    %u%s\n", mtp, f->st && !f->mtp_elements ? " by config.json; the file holds none" : "");
-    line_count(b, "parameters", f->counted ? f->n.total : f->logical);
-    if (fam->placement != US_PLACE_NONE) {
-        line_count(b, "  routed", f->counted ? f->n.routed : f->routed_elements);
-        line_count(b, "  other", f->counted ? f->n.other : f->logical - f->routed_elements);
-        line_count(b, "  active", f->counted ? f->n.active : f->st ? active_from_tensors(f) : 0);
-    }
-    if (f->st ? f->mtp_elements : f->n.mtp) line_count(b, "  MTP apart", f->st ? f->mtp_elements : f->n.mtp);
+    if (!f->st && !f->counted) us_buf_z(b, "parameters    cannot be counted from config.json alone\n");
+    else put_counts(f, b);
     us_buf_printf(b, "stored as     %.*s\n", US_STR_ARG(method.p ? method : US_LIT("plain numbers")));
     if (!f->st) return;
     us_buf_printf(b, "on disk       %s in %zu tensors, %zu %s\n", us_format_bytes(f->bytes, t), f->ck->n_tensors, f->ck->n_shards, f->ck->n_shards == 1 ? "shard" : "shards");
@@ -336,6 +345,21 @@ static bool has_weights(us_cli *c, const char *path) {
     return found;
 }
 
+/* What a bare config.json says of a family whose parameters cannot be counted from it. */
+static us_status read_routing(facts *f, us_err *err) {
+    const us_family *fam = f->cfg.family;
+    US_TRY(us_config_layers(&f->cfg, &f->n.n_layers, err));
+    if (f->n.n_layers > 1024) {
+        us_fail(err, US_E_FORMAT, "range", "%u layers cannot be a model's", f->n.n_layers);
+        return us_err_where(err, "config.json");
+    }
+    US_TRY(us_config_positive(&f->cfg, fam->count_keys, &f->n.n_experts, err));
+    US_TRY(us_config_positive(&f->cfg, fam->top_k_keys, &f->n.top_k, err));
+    f->n.n_group = fam->group_keys ? us_config_u32(&f->cfg, fam->group_keys, 1) : 1;
+    f->n.topk_group = fam->topk_group_keys ? us_config_u32(&f->cfg, fam->topk_group_keys, 1) : 1;
+    return US_OK;
+}
+
 static us_status inspect_checkpoint(us_cli *c, const char *path, bool config_only, us_buf *b, us_err *err) {
     us_checkpoint *ck = NULL;
     us_structure *st = NULL;
@@ -351,9 +375,13 @@ static us_status inspect_checkpoint(us_cli *c, const char *path, bool config_onl
     us_status counted = us_count_config(&f.cfg, &f.n, &why);
     f.counted = counted == US_OK;
     if (!f.counted && config_only) {
-        if (err) *err = why;
-        s = counted;
-        goto done;
+        if (counted != US_E_UNSUPPORTED) {
+            if (err) *err = why;
+            s = counted;
+            goto done;
+        }
+        US_GO(read_routing(&f, err));
+        us_note(us_cli_ctx(c), "note", "%s; inspect the checkpoint itself", why.what);
     }
     if (st) add_up(&f);
     if (us_cli_json(c)) put_json(&f, b);
