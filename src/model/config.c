@@ -40,7 +40,8 @@ us_status us_config_open(const us_json_doc *d, us_config *out, us_err *err) {
     if (type != US_JSON_NO && us_json_type_of(d, type) != US_JSON_STRING)
         return us_fail(err, US_E_FORMAT, "type", "model_type in config.json is not a string");
     const us_family *f = type == US_JSON_NO ? NULL : us_family_find(us_json_string(d, type));
-    if (!f && us_json_string(d, inner).p) f = us_family_find(us_json_string(d, inner));
+    us_json_ref wrapped = US_JSON_NO; /* a wrapper nobody knows around a text model that is known: its keys lie where its model_type does */
+    if (!f && us_json_string(d, inner).p && (f = us_family_find(us_json_string(d, inner)))) wrapped = us_json_get(d, 0, "text_config");
     if (!f) {
         us_str name = us_json_string(d, type == US_JSON_NO ? inner : type);
         us_fail(err, US_E_UNSUPPORTED, "unknown-model-type", "the model_type \"%.*s\" is not known", US_STR_ARG(us_str_sub(name, 0, 80)));
@@ -48,7 +49,7 @@ us_status us_config_open(const us_json_doc *d, us_config *out, us_err *err) {
         us_err_todo(err, "the nearest known one is \"%s\"; docs/dev/adding-a-family.md says how to add a family", us_family_nearest(name));
         return US_E_UNSUPPORTED;
     }
-    us_json_ref text = find_text(d, f);
+    us_json_ref text = wrapped != US_JSON_NO ? wrapped : find_text(d, f);
     US_TRY(bounded(d, 0, err));
     if (text) US_TRY(bounded(d, text, err));
     *out = (us_config){d, text, f};

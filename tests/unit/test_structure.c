@@ -303,6 +303,22 @@ static void absurd_sizes_are_not_counted(void **state) {
     assert_string_equal(count_class(test_format("{\"model_type\":\"qwen3_moe\",\"mlp_only_layers\":[%s]}", long_list), &n, &err), "limit");
 }
 
+/* A vision wrapper that no table names, around a text model that one does. */
+static void the_text_model_of_an_unknown_wrapper_is_found(void **state) {
+    (void)state;
+    const us_family *f = family("deepseek_v3");
+    mem_ck m = {0};
+    us_err err = {0};
+    add_layer(&m, f, "language_model.model.layers.0.", false);
+    mem_ck_add_axis(&m, "vision_tower.blocks.0.weight", 2, 0, E);
+    const char *text = mem_ck_config(f, "deepseek_v3", 1, E, K, "");
+    assert_us_ok(mem_ck_resolve(&m, test_format("{\"model_type\":\"nobody_vl\",\"text_config\":%s}", text), &err), &err);
+    assert_int_equal(m.st->n_experts, E);
+    assert_true(m.st->text_config != 0 && m.st->n_count_sites == 1);
+    assert_string_equal(m.st->count_sites[0].path, "text_config.n_routed_experts");
+    mem_ck_free(&m);
+}
+
 /* Every allocation of resolving fails once: a status each time, nothing leaked, and the same structure in the end. */
 static void resolving_survives_memory_exhaustion(void **state) {
     (void)state;
@@ -368,6 +384,7 @@ int main(void) {
         cmocka_unit_test(a_quantisation_list_excuses_another_form),
         cmocka_unit_test(only_the_text_model_is_touched),
         cmocka_unit_test(mtp_blocks_have_their_own_keys),
+        cmocka_unit_test(the_text_model_of_an_unknown_wrapper_is_found),
         cmocka_unit_test(absurd_sizes_are_not_counted),
         cmocka_unit_test(resolving_survives_memory_exhaustion),
         cmocka_unit_test(legal_sizes_are_those_the_router_can_work_with),
