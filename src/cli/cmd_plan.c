@@ -22,7 +22,9 @@ typedef struct plan {
     us_engine engine;
     uint32_t bytes;               /* a parameter: weight, gradient, optimizer */
     us_layout given;              /* world 0 = search */
+    us_layout original;           /* layout found for the original: what EP scaling starts from */
     uint32_t ep, tp;              /* for the legality of sizes; 0 = not given */
+    uint64_t batch;               /* sequences a step: rollout engines that hold all at once */
     bool fp8_block;
     uint32_t sizes[SIZES_MAX];
     int n_sizes;
@@ -37,6 +39,7 @@ typedef struct variant {
     us_layout layout[2];
     us_moments m[2];
     bool rollout_found;
+    us_err why;                   /* the layout that was asked for cannot be */
     us_rollout r;
 } variant;
 
@@ -47,7 +50,7 @@ static void plan_variant(const plan *p, uint32_t experts, variant *v) {
     for (int off = 0; off < 2; off++) {
         if (p->given.world) {
             us_layout l = p->given;
-            v->found[off] = us_layout_check(&l, NULL) == US_OK;
+            v->found[off] = us_layout_check(&l, &v->why) == US_OK && us_layout_check_model(&l, &v->n, &v->why) == US_OK;
             if (!v->found[off]) continue;
             v->layout[off] = l;
             us_training_memory(&v->n, &p->t, &l, off, &v->m[off]);
@@ -93,10 +96,12 @@ static us_status positive(plan *p, const char *name, int64_t def, int64_t max, u
 static us_status read_layout(plan *p, us_err *err) {
     static const char *const names[] = {"tp", "pp", "cp", "ep", "etp"};
     uint32_t *const fields[] = {&p->given.tp, &p->given.pp, &p->given.cp, &p->given.ep, &p->given.etp};
+    uint32_t *const fixed[] = {&p->t.fixed.tp, &p->t.fixed.pp, &p->t.fixed.cp, &p->t.fixed.ep, &p->t.fixed.etp};
     for (int i = 0; i < 5; i++) {
         uint64_t v = 1;
         US_TRY(positive(p, names[i], 1, 65536, &v, err));
         *fields[i] = (uint32_t)v;
+        if (us_cli_int(p->c, names[i], 0) > 0) *fixed[i] = (uint32_t)v;
     }
     p->ep = us_cli_int(p->c, "ep", 0) > 0 ? p->given.ep : 0;
     p->tp = us_cli_int(p->c, "tp", 0) > 0 ? p->given.tp : 0;
@@ -121,6 +126,7 @@ static us_status read_options(plan *p, us_err *err) {
     uint64_t copies = 2;
     US_TRY(positive(p, "sequence", 4096, 1 << 24, &p->t.sequence, err));
     US_TRY(positive(p, "longest", (int64_t)p->t.sequence, 1 << 24, &p->t.longest, err));
+    US_TRY(positive(p, "batch", 256, 1 << 24, &p->batch, err));
     US_TRY(positive(p, "logprob-copies", 2, 8, &copies, err));
     p->t.logprob_copies = (uint32_t)copies;
     p->t.recompute = !us_cli_flag(p->c, "no-recompute");
@@ -170,7 +176,51 @@ static void put_moments(us_buf *b, const us_moments *m, const us_training *t) {
                   m->steady / GB, m->peak / GB, m->peak <= t->memory * t->usable ? "true" : "false", m->host_per_node / GB);
 }
 
+static const char out_of_reach[] = "faults that need more ranks than the proxy has (collective time-outs, switch faults); an expert load above E'/k times the mean; memory faults when a "
+                                   "rank holds another number of experts; anything that needs the original's ability";
+
+/* Devices of as many engines as hold the whole batch at once. */
+static uint64_t batch_devices(const plan *p, const variant *v) {
+    uint64_t each = v->r.sequences ? v->r.sequences : 1;
+    return (p->batch + each - 1) / each * v->r.devices;
+}
+
+/* Spec 4.3: E' = rE, EP' = r EP, N' = rN keep what a rank does; at least 2 where the original had 2. The original is the layout given, or found. */
+static void put_scaling(us_buf *b, const plan *p, uint32_t experts, const variant *v) {
+    const us_layout *o = p->given.world ? &p->given : &p->original;
+    uint32_t E = p->n.n_experts;
+    if (!o->world || experts == E) return;
+    double ep = (double)o->ep * experts / E, world = (double)o->world * experts / E;
+    bool whole = ep == floor(ep) && world == floor(world) && ep >= 1;
+    us_layout l = *o;
+    l.ep = (uint32_t)ep;
+    l.world = (uint32_t)world;
+    us_err why = {0};
+    if (!whole) us_fail(&why, US_E_REFUSED, "layout", "EP %u and %u devices do not scale by %u/%u to whole numbers", o->ep, o->world, experts, E);
+    else if (o->ep >= 2 && l.ep < 2) us_fail(&why, US_E_REFUSED, "ep-lost", "EP would become 1: all expert communication is lost; keep EP 2 with fewer experts a rank");
+    else if (us_layout_check(&l, &why) != US_OK || us_layout_check_model(&l, &v->n, &why) != US_OK) whole = false;
+    us_buf_printf(b, ",\"ep_scaling\":{\"from\":{\"devices\":%u,\"ep\":%u},\"devices\":%.2f,\"ep\":%.2f,\"same_per_rank\":%s", o->world, o->ep, world, ep, whole && why.code == US_OK ? "true" : "false");
+    if (why.code != US_OK) us_buf_z(b, ",\"why\":"), us_buf_json(b, us_str_z(why.what));
+    us_buf_c(b, '}');
+}
+
+/* The floors at r = 1, 1/2, 1/4, 1/8, whether or not such a size is legal. */
+static void put_floors(us_buf *b, const plan *p) {
+    us_buf_z(b, ",\"static_floors\":[");
+    for (int part = 1; part <= 8; part *= 2) {
+        us_counts n = p->n;
+        n.routed /= (uint64_t)part;
+        us_buf_printf(b, "%s{\"ratio\":%.3f,\"static_floor\":%llu}", part > 1 ? "," : "", 1.0 / part, (unsigned long long)us_static_floor(&n, n.n_experts, p->bytes, p->t.memory, p->t.usable));
+    }
+    us_buf_c(b, ']');
+}
+
 static void put_training(us_buf *b, const plan *p, const variant *v) {
+    if (v->why.code != US_OK) {
+        us_buf_printf(b, "\"layout_refused\":{\"class\":\"%s\",\"why\":", v->why.cls);
+        us_buf_json(b, us_str_z(v->why.what));
+        us_buf_z(b, "},");
+    }
     us_buf_z(b, "\"training\":{");
     for (int off = 0; off < 2; off++) {
         us_buf_printf(b, "%s\"%s\":", off ? "," : "", off ? "optimizer_offload" : "no_offload");
@@ -179,16 +229,16 @@ static void put_training(us_buf *b, const plan *p, const variant *v) {
             continue;
         }
         const us_layout *l = &v->layout[off];
-        us_buf_printf(b, "{\"devices\":%u,\"nodes\":%u,\"layout\":{\"tp\":%u,\"pp\":%u,\"cp\":%u,\"ep\":%u,\"etp\":%u,\"dp\":%u,\"edp\":%u},", l->world,
-                      (l->world + p->t.per_node - 1) / p->t.per_node, l->tp, l->pp, l->cp, l->ep, l->etp, l->dp, l->edp);
+        us_buf_printf(b, "{\"devices\":%u,\"nodes\":%u,\"ep_wider_than_node\":%s,\"layout\":{\"tp\":%u,\"pp\":%u,\"cp\":%u,\"ep\":%u,\"etp\":%u,\"dp\":%u,\"edp\":%u},", l->world,
+                      (l->world + p->t.per_node - 1) / p->t.per_node, l->ep * l->etp > p->t.per_node ? "true" : "false", l->tp, l->pp, l->cp, l->ep, l->etp, l->dp, l->edp);
         put_moments(b, &v->m[off], &p->t);
         us_buf_z(b, "}");
     }
     us_buf_z(b, "},\"rollout\":");
     if (!v->rollout_found) us_buf_z(b, "null");
     else
-        us_buf_printf(b, "{\"devices\":%u,\"weights_gb\":%.3f,\"kv_bytes_per_token\":%.0f,\"window_bytes_per_sequence\":%.0f,\"tokens\":%llu,\"sequences\":%llu}", v->r.devices,
-                      v->r.weights / GB, v->r.kv_per_token, v->r.window_kv, (unsigned long long)v->r.tokens, (unsigned long long)v->r.sequences);
+        us_buf_printf(b, "{\"devices\":%u,\"layout\":{\"tp\":%u,\"dp\":%u,\"ep\":%u},\"redundant_experts\":%u,\"batch_devices\":%llu,\"weights_gb\":%.3f,\"kv_bytes_per_token\":%.0f,\"window_bytes_per_sequence\":%.0f,\"tokens\":%llu,\"sequences\":%llu}", v->r.devices, v->r.tp, v->r.dp, v->r.ep,
+                      v->r.redundant, (unsigned long long)batch_devices(p, v), v->r.weights / GB, v->r.kv_per_token, v->r.window_kv, (unsigned long long)v->r.tokens, (unsigned long long)v->r.sequences);
 }
 
 static void put_variant(us_buf *b, const plan *p, uint32_t experts, const variant *v) {
@@ -200,20 +250,22 @@ static void put_variant(us_buf *b, const plan *p, uint32_t experts, const varian
         double ratio = us_margin_ratio(p->n.n_experts, experts, p->n.top_k);
         us_buf_printf(b, ",\"load_ceiling\":%.3f", (double)experts / p->n.top_k);
         if (isfinite(ratio)) us_buf_printf(b, ",\"margin_ratio\":%.3f", ratio);
+        put_scaling(b, p, experts, v);
         us_buf_printf(b, ",\"redundant_experts\":%u,\"redundant_bytes\":%llu", us_redundant_experts(experts, ep),
                       (unsigned long long)us_redundant_experts(experts, ep) * p->n.n_moe_layers * p->n.per_expert * 2);
     }
     us_buf_c(b, '}');
 }
 
-static void put_json(us_buf *b, const plan *p) {
+static void put_json(us_buf *b, plan *p) {
     variant v;
     plan_variant(p, p->n.n_experts, &v);
+    p->original = v.found[0] ? v.layout[0] : v.found[1] ? v.layout[1] : (us_layout){0};
     us_buf_printf(b, "{\"family\":\"%s\",\"memory_gb\":%.3f,\"usable\":%.3f,\"devices_per_node\":%u,\"device\":", p->cfg.family->name, p->t.memory / GB, p->t.usable, p->t.per_node);
     if (p->device) us_buf_json(b, us_str_z(p->device));
     else us_buf_z(b, "null");
-    us_buf_printf(b, ",\"optimizer\":\"%s\",\"bytes_per_parameter\":%u,\"sequence\":%llu,\"longest\":%llu,\"logprob_copies\":%u,\"recompute\":%s,\"static_floor\":%llu", us_optimizer_name(p->t.optimizer),
-                  p->bytes, (unsigned long long)p->t.sequence, (unsigned long long)p->t.longest, p->t.logprob_copies, p->t.recompute ? "true" : "false", (unsigned long long)v.floor);
+    us_buf_printf(b, ",\"optimizer\":\"%s\",\"bytes_per_parameter\":%u,\"sequence\":%llu,\"batch\":%llu,\"longest\":%llu,\"logprob_copies\":%u,\"recompute\":%s,\"static_floor\":%llu", us_optimizer_name(p->t.optimizer),
+                  p->bytes, (unsigned long long)p->t.sequence, (unsigned long long)p->batch, (unsigned long long)p->t.longest, p->t.logprob_copies, p->t.recompute ? "true" : "false", (unsigned long long)v.floor);
     us_buf_printf(b, ",\"buckets\":{\"tp_sharded\":%llu,\"replicated\":%llu,\"routed\":%llu},\"legal\":[", (unsigned long long)p->n.tp_sharded, (unsigned long long)p->n.replicated,
                   (unsigned long long)p->n.routed);
     bool first = true;
@@ -237,7 +289,11 @@ static void put_json(us_buf *b, const plan *p) {
         if (i) us_buf_c(b, ',');
         put_variant(b, p, p->sizes[i], &v);
     }
-    us_buf_z(b, "]}\n");
+    us_buf_z(b, "]");
+    put_floors(b, p);
+    us_buf_z(b, ",\"out_of_reach\":");
+    us_buf_json(b, us_str_z(out_of_reach));
+    us_buf_z(b, "}\n");
 }
 
 /* ---- text ---- */
@@ -251,12 +307,15 @@ static void put_row(us_buf *b, const plan *p, const char *label, uint32_t expert
             us_buf_printf(b, "  %-30s", "none fits");
             continue;
         }
-        char text[64];
-        snprintf(text, sizeof text, "%u (TP%u PP%u EP%u%s)%s", l->world, l->tp, l->pp, l->ep, l->cp > 1 ? " CP" : "", v->m[off].peak <= p->t.memory * p->t.usable ? "" : " too small");
+        char text[96], cp[16] = "", etp[16] = "";
+        if (l->cp > 1) snprintf(cp, sizeof cp, " CP%u", l->cp);
+        if (l->etp > 1) snprintf(etp, sizeof etp, " ETP%u", l->etp);
+        snprintf(text, sizeof text, "%u (TP%u PP%u%s EP%u%s)%s", l->world, l->tp, l->pp, cp, l->ep, etp, v->m[off].peak <= p->t.memory * p->t.usable ? "" : " too small");
         us_buf_printf(b, "  %-30s", text);
     }
-    if (v->rollout_found) us_buf_printf(b, "  %u", v->r.devices);
+    if (v->rollout_found) us_buf_printf(b, "  %u (TP%u DP%u EP%u), batch %llu", v->r.devices, v->r.tp, v->r.dp, v->r.ep, (unsigned long long)batch_devices(p, v));
     us_buf_c(b, '\n');
+    if (v->why.code != US_OK) us_buf_printf(b, "  the layout asked for cannot be: %s\n", v->why.what);
 }
 
 static void put_memory_rows(us_buf *b, const plan *p, const variant *v) {
@@ -293,8 +352,8 @@ static void put_text(us_buf *b, const plan *p) {
     char t[24];
     us_buf_printf(b, "%s: %s parameters", p->cfg.family->name, us_format_count(p->n.total, t));
     if (p->n.n_experts) us_buf_printf(b, ", %u experts top-%u in %u layers", p->n.n_experts, p->n.top_k, p->n.n_moe_layers);
-    us_buf_printf(b, "\nassumed: %s%.0f GB a device, %.0f %% of it usable, %u devices a node, %llu tokens a micro-batch, longest sample %llu, optimizer %s (%u bytes a parameter), %s\n\n",
-                  p->device ? p->device : "", p->t.memory / GB, p->t.usable * 100, p->t.per_node, (unsigned long long)p->t.sequence, (unsigned long long)p->t.longest,
+    us_buf_printf(b, "\nassumed: %s%s%.0f GB a device, %.0f %% of it usable, %u devices a node, %llu tokens a sequence and micro-batch, longest packed sample %llu, batch of %llu sequences, optimizer %s (%u bytes a parameter), %s\n\n",
+                  p->device ? p->device : "", p->device ? ", " : "", p->t.memory / GB, p->t.usable * 100, p->t.per_node, (unsigned long long)p->t.sequence, (unsigned long long)p->t.longest, (unsigned long long)p->batch,
                   us_optimizer_name(p->t.optimizer), p->bytes, p->t.recompute ? "full recomputation" : "no recomputation");
     us_buf_printf(b, "%-10s %7s  %8s  %6s  %-30s  %-30s  %s\n", "", "experts", "params", "floor", "training", "training, optimizer on host", "rollout engine");
     plan_variant(p, p->n.n_experts, &v);
@@ -309,6 +368,7 @@ static void put_text(us_buf *b, const plan *p) {
         else us_buf_z(b, "  ");
         us_buf_printf(b, "load of an expert is at most %.1f times the mean (original %.1f)\n", (double)p->sizes[i] / p->n.top_k, (double)p->n.n_experts / p->n.top_k);
     }
+    if (p->n.n_experts && !p->n_sizes) us_buf_z(b, "  no smaller size is legal here\n");
     us_buf_z(b, "floor: bytes a parameter x parameters / usable memory, no layout at all. GB are 1e9 bytes.\n");
     if (!p->n.n_experts) return;
     put_legal(b, p);
@@ -369,13 +429,14 @@ static const us_option options[] = {
     {"usable", 0, US_OPT_DOUBLE, "F", "fraction of the memory that may be planned (default 0.85)", false},
     {"experts", 'e', US_OPT_STRING, "N,...", "proxy sizes (default: the legal sizes nearest to E/2, E/4, E/8)", false},
     {"optimizer", 0, US_OPT_STRING, "NAME", "adam (default; 18 bytes a parameter), adam8bit (12), muon (14) or sgd (10)", false},
-    {"sequence", 0, US_OPT_INT, "TOKENS", "tokens of a micro-batch in training (default 4096)", false},
+    {"sequence", 0, US_OPT_INT, "TOKENS", "tokens of a sequence in rollout and of a micro-batch in training (default 4096)", false},
+    {"batch", 0, US_OPT_INT, "N", "sequences a step, prompts x samples: sizes the rollout (default 256)", false},
     {"longest", 0, US_OPT_INT, "TOKENS", "longest packed sample whose log-probs are computed (default: --sequence)", false},
     {"logprob-copies", 0, US_OPT_INT, "N", "f32 copies of logits alive during log-probs (default 2)", false},
     {"no-recompute", 0, US_OPT_FLAG, NULL, "keep activations of every layer (selective recomputation) instead of recomputing all", false},
     {"engine", 0, US_OPT_STRING, "NAME", "whose limits decide which sizes are legal: megatron, vllm, sglang, transformers (default: the family's own rules)", false},
     {"world", 0, US_OPT_INT, "N", "plan this many devices with the widths given, instead of searching for the least", false},
-    {"tp", 0, US_OPT_INT, "N", "tensor parallel width", false},
+    {"tp", 0, US_OPT_INT, "N", "tensor parallel width; like the four below, the search keeps it", false},
     {"pp", 0, US_OPT_INT, "N", "pipeline stages", false},
     {"cp", 0, US_OPT_INT, "N", "context parallel width", false},
     {"ep", 0, US_OPT_INT, "N", "expert parallel width", false},

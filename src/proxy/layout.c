@@ -22,6 +22,16 @@ us_status us_layout_check(us_layout *l, us_err *err) {
     return US_OK;
 }
 
+us_status us_layout_check_model(const us_layout *l, const us_counts *n, us_err *err) {
+    if (n->heads % l->tp) return us_fail(err, US_E_REFUSED, "heads-divide", "%u attention heads do not divide over TP %u", n->heads, l->tp);
+    if (n->kv_heads && n->kv_heads % l->tp && l->tp % n->kv_heads)
+        return us_fail(err, US_E_REFUSED, "kv-heads-divide", "%u KV heads neither divide over TP %u nor divide it", n->kv_heads, l->tp);
+    if (n->n_experts && n->n_experts % l->ep) return us_fail(err, US_E_REFUSED, "ep-divide", "%u experts do not divide over EP %u", n->n_experts, l->ep);
+    /* Stages may differ by a layer (61 layers in 12 stages: one of 6, eleven of 5), as the recipes that set them by hand do. */
+    if (l->pp > n->n_layers) return us_fail(err, US_E_REFUSED, "stages", "%u layers leave stages of PP %u empty", n->n_layers, l->pp);
+    return US_OK;
+}
+
 static const struct {
     const char *name;
     uint32_t state;
@@ -67,11 +77,14 @@ uint64_t us_static_floor(const us_counts *n, uint32_t experts, uint32_t bytes, d
 
 /* Parameters on the fullest device: dense and routed. Uneven pipelines round up; the first stage also holds the embedding, the last the head. */
 static void rank_parameters(const us_counts *n, const us_layout *l, double *dense, double *routed) {
-    double stage = ceil((double)n->n_layers / l->pp) / n->n_layers;
+    double layers = ceil((double)n->n_layers / l->pp), stage = layers / n->n_layers, moe = stage;
+    /* A few dense layers stand in front: a later stage is MoE throughout. Otherwise MoE layers are spread evenly. */
+    if (n->n_moe_layers && n->n_layers - n->n_moe_layers <= n->n_layers / 8) moe = fmin(layers, n->n_moe_layers) / n->n_moe_layers;
+    else if (n->n_moe_layers) moe = ceil(n->n_moe_layers * stage) / n->n_moe_layers;
     double body = (double)(n->tp_sharded - n->embed - n->head);
     double ends = (double)(l->pp == 1 ? n->embed + n->head : n->embed > n->head ? n->embed : n->head);
     *dense = (body / l->tp + (double)n->replicated) * stage + ends / l->tp;
-    *routed = (double)n->routed * stage / ((double)l->etp * l->ep);
+    *routed = (double)n->routed * moe / ((double)l->etp * l->ep);
 }
 
 void us_training_memory(const us_counts *n, const us_training *t, const us_layout *l, bool offload, us_moments *m) {
@@ -83,7 +96,7 @@ void us_training_memory(const us_counts *n, const us_training *t, const us_layou
     m->gradients = 4 * (dense + routed);
     double states = state * (dense / l->dp + routed / l->edp);
     m->optimizer = offload ? 0 : states;
-    m->host_per_node = offload ? states * t->per_node : 0;
+    m->host_per_node = offload ? states * (l->world < t->per_node ? l->world : t->per_node) : 0;
     double ffn = n->n_experts ? (double)n->top_k * n->expert_ffn + n->shared_ffn : n->dense_ffn;
     double layer = s * D * (18 + 4 * ffn / D) / l->tp, kept = t->recompute ? s * D * 2 / l->tp : layer;
     double layers = ceil((double)n->n_layers / l->pp);
@@ -116,7 +129,7 @@ static double cost_of(const us_layout *l, const us_moments *m, const search *s) 
 
 static void try_layout(search *s, us_layout l) {
     us_moments m;
-    if (us_layout_check(&l, NULL) != US_OK) return;
+    if (us_layout_check(&l, NULL) != US_OK || us_layout_check_model(&l, s->n, NULL) != US_OK) return;
     us_training_memory(s->n, s->t, &l, s->offload, &m);
     if (m.peak > s->t->memory * s->t->usable) return;
     double cost = cost_of(&l, &m, s);
@@ -126,15 +139,27 @@ static void try_layout(search *s, us_layout l) {
     s->cost = cost;
 }
 
+/* Is width v allowed where `fixed` (0 = free) was asked for? */
+static bool free_or(uint32_t fixed, uint32_t v) {
+    return !fixed || fixed == v;
+}
+
+/* TP and CP: powers of two, TP inside a node; a width that was asked for is tried whatever it is. */
+static uint32_t next_width(uint32_t fixed, uint32_t v) {
+    return fixed ? UINT32_MAX : v * 2;
+}
+
 static void try_world(search *s, uint32_t world) {
-    uint32_t E = s->n->n_experts ? s->n->n_experts : 1, node = s->t->per_node;
-    for (uint32_t tp = 1; tp <= node && tp <= world; tp *= 2) {
+    const us_layout *f = &s->t->fixed;
+    uint32_t E = s->n->n_experts ? s->n->n_experts : 1, node = s->t->per_node, etp = f->etp ? f->etp : 1;
+    for (uint32_t tp = f->tp ? f->tp : 1; tp <= (f->tp ? f->tp : node) && tp <= world; tp = next_width(f->tp, tp)) {
         if (s->n->heads % tp) continue;
-        for (uint32_t pp = 1; pp <= s->n->n_layers && tp * pp <= world; pp++) {
-            if (world % (tp * pp) || (pp > 1 && ceil((double)s->n->n_layers / pp) * (pp - 1) >= s->n->n_layers)) continue;
-            for (uint32_t cp = 1; cp <= 8 && tp * pp * cp <= world; cp *= 2)
-                for (uint32_t ep = 1; ep <= E && ep * pp <= world; ep++)
-                    if (E % ep == 0) try_layout(s, (us_layout){world, tp, pp, cp, ep, 1, 0, 0});
+        for (uint32_t pp = 1; pp <= s->n->n_layers && (uint64_t)tp * pp <= world; pp++) {
+            if (!free_or(f->pp, pp) || world % (tp * pp)) continue;
+            uint32_t rest = world / pp;
+            for (uint32_t cp = f->cp ? f->cp : 1; cp <= (f->cp ? f->cp : 8) && (uint64_t)tp * cp <= rest; cp = next_width(f->cp, cp))
+                for (uint32_t ep = 1; ep <= E && (uint64_t)ep * etp <= rest; ep++)
+                    if (free_or(f->ep, ep) && E % ep == 0 && rest % (ep * etp) == 0) try_layout(s, (us_layout){world, tp, pp, cp, ep, etp, 0, 0});
         }
     }
 }
@@ -162,10 +187,20 @@ bool us_rollout_size(const us_counts *n, const us_training *t, double bytes_per_
     out->window_kv = 2.0 * (double)n->kv_window_elements * (n->window && n->window < t->sequence ? n->window : (double)t->sequence) + 4.0 * (double)n->state_elements;
     double one = out->kv_per_token * (double)t->sequence + out->window_kv;
     for (uint32_t g = 1; g <= 4096; g *= 2) {
-        double room = usable * g - bytes_per_weight * (double)n->total;
+        us_layout l = {g, 1, 1, 1, 1, 1, 0, 0};
+        for (uint32_t tp = 2; tp <= g && tp <= t->per_node; tp *= 2) {
+            us_layout wider = {g, tp, 1, 1, 1, 1, 0, 0};
+            if (us_layout_check_model(&wider, n, NULL) == US_OK) l = wider;
+        }
+        out->redundant = n->n_experts ? us_redundant_experts(n->n_experts, g) : 0;
+        double experts = (double)n->routed + (double)out->redundant * n->n_moe_layers * (double)n->per_expert;
+        out->weights = bytes_per_weight * ((double)n->tp_sharded / l.tp + (double)n->replicated + experts / g);
+        double room = g * (usable - out->weights);
         if (room < one || room <= 0) continue;
         out->devices = g;
-        out->weights = bytes_per_weight * (double)n->total / g;
+        out->tp = l.tp;
+        out->dp = g / l.tp;
+        out->ep = n->n_experts ? g : 1;
         out->sequences = one > 0 ? (uint64_t)(room / one) : 0;
         out->tokens = out->kv_per_token > 0 ? (uint64_t)(room / out->kv_per_token) : 0;
         return true;
@@ -219,8 +254,12 @@ static bool softplus_kernel_has(int64_t n) {
 us_status us_engine_check(const us_counts *n, us_router_math router, us_engine e, uint32_t ep, uint32_t tp, bool fp8_block, int64_t experts, us_err *err) {
     US_TRY(us_expert_count_check(n->n_experts, n->top_k, n->n_group, n->topk_group, n->group_rule, experts, err));
     bool megatron = e == US_ENGINE_MEGATRON, serving = e == US_ENGINE_VLLM || e == US_ENGINE_SGLANG;
-    if (ep && experts % ep && (megatron || e == US_ENGINE_SGLANG || e == US_ENGINE_ANY))
+    if (ep && experts % ep && (megatron || e == US_ENGINE_ANY || (e == US_ENGINE_SGLANG && experts > ep)))
         return us_fail(err, US_E_REFUSED, "ep-divide", "%lld experts do not divide over EP %u", (long long)experts, ep);
+    if (ep && serving && experts < ep) {
+        us_fail(err, US_E_REFUSED, "ep-above-experts", "EP %u is wider than %lld experts: %u redundant ones are needed", ep, (long long)experts, us_redundant_experts((uint32_t)experts, ep));
+        return US_E_REFUSED;
+    }
     if (serving && tp > 1 && experts < tp) return us_fail(err, US_E_REFUSED, "tp-above-experts", "TP %u is larger than %lld experts", tp, (long long)experts);
     if (e == US_ENGINE_VLLM && router == US_ROUTER_V4 && !softplus_kernel_has(experts))
         return us_fail(err, US_E_REFUSED, "kernel-list", "the top-k kernel of sqrt-softplus routers takes powers of two up to 128, then 192, 256, 320, 384, 448, 512, 576");

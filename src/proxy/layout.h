@@ -17,6 +17,11 @@ typedef struct us_layout {
 
 /** world divisible by TP*PP*CP and by ETP*EP*PP (EP may exceed DP). US_E_REFUSED, class "layout". dp stays filled when only the second rule fails. */
 us_status us_layout_check(us_layout *l, us_err *err) US_WARN_UNUSED;
+/**
+ * Does the model divide over the widths? Heads over TP; KV heads over TP or TP over them (then they are copied); experts over EP; no pipeline stage
+ * without a layer. US_E_REFUSED, class "heads-divide", "kv-heads-divide", "ep-divide" or "stages".
+ */
+us_status us_layout_check_model(const us_layout *l, const us_counts *n, us_err *err) US_WARN_UNUSED;
 
 typedef enum us_optimizer { US_OPT_ADAM, US_OPT_ADAM_8BIT, US_OPT_MUON, US_OPT_SGD } us_optimizer;
 /** By name: adam (adamw), adam8bit, muon, sgd. false when unknown. */
@@ -34,6 +39,7 @@ typedef struct us_training {
     uint64_t sequence;        /* tokens a micro-batch: activations */
     uint32_t logprob_copies;  /* f32 copies alive, 2 */
     bool recompute;           /* full recomputation: a layer keeps its input only */
+    us_layout fixed;          /* widths that the search must use; 0 = free */
 } us_training;
 
 /** What one device holds, by moment. */
@@ -54,13 +60,18 @@ bool us_training_search(const us_counts *n, const us_training *t, bool offload, 
 
 typedef struct us_rollout {
     uint32_t devices;         /* of one engine */
+    uint32_t tp, dp, ep;      /* attention over TP inside a node, DP copies of it; experts over all devices */
+    uint32_t redundant;       /* least extra experts a layer so that EP divides them; their bytes are in `weights` */
     double weights;           /* bytes a device */
     double kv_per_token;      /* bytes, bf16, over the whole engine; windowed layers apart */
     double window_kv;         /* bytes a sequence of the windowed layers and recurrent states */
     uint64_t tokens;          /* that fit beside the weights */
     uint64_t sequences;       /* of `sequence` tokens */
 } us_rollout;
-/** The smallest engine (1, 2, 4 ... devices) that holds the weights and at least one sequence: memory * 0.9 * devices > 2 P + KV. */
+/**
+ * The smallest engine (1, 2, 4 ... devices) that holds the weights and at least one sequence in 90 % of its memory. A device holds its TP share of the backbone,
+ * the replicated parameters, and (E + R) / EP experts a layer; `tokens` and `sequences` assume that no KV head is copied.
+ */
 bool us_rollout_size(const us_counts *n, const us_training *t, double bytes_per_weight, us_rollout *out);
 
 /** Least redundant experts so that EP divides E + R. */

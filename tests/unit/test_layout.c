@@ -170,6 +170,102 @@ static void public_recipes(void **state) {
     assert_int_equal(wrong, 0);
 }
 
+/* Small round numbers: 4 layers (all MoE), width 100, 8 experts top-2 of width 50, vocabulary 1,000. */
+static const us_counts round_model = {.n_layers = 4, .n_moe_layers = 4, .n_experts = 8, .top_k = 2, .hidden = 100, .vocab = 1000, .heads = 4, .kv_heads = 2, .expert_ffn = 50,
+                                      .total = 1040000, .routed = 480000, .other = 560000, .per_expert = 15000, .embed = 100000, .head = 100000, .tp_sharded = 520000, .replicated = 40000};
+
+/* TP 2, PP 2, EP 2 on 8 devices: stage of 2 layers; dense = 320,000/2 x 1/2 + 40,000/2 + 100,000/2 = 150,000, routed = 480,000/2/2 = 120,000. */
+static void every_part_by_hand(void **state) {
+    (void)state;
+    us_training t = {.memory = 1e9, .usable = 0.85, .per_node = 4, .optimizer = US_OPT_ADAM, .longest = 60, .sequence = 40, .logprob_copies = 3};
+    us_layout l = {8, 2, 2, 1, 2, 1, 0, 0};
+    us_moments m;
+    us_err err = {0};
+    assert_us_ok(us_layout_check(&l, &err), &err);
+    assert_us_ok(us_layout_check_model(&l, &round_model, &err), &err);
+    assert_true(l.dp == 2 && l.edp == 2);
+    us_training_memory(&round_model, &t, &l, false, &m);
+    assert_true(m.weights == 2 * 270000.0 && m.gradients == 4 * 270000.0 && m.optimizer == 12 * 270000.0 / 2);
+    /* a layer keeps 40 x 100 x (18 + 4 x 100/100)/2 = 44,000; first stage: 2 layers x 2 micro-batches; last: 2 layers and logits 40 x 1,000 x 6/2 */
+    assert_true(m.logits == 120000 && m.activations == 208000);
+    assert_true(m.logprobs == 60.0 * 1000 / 2 * 4 * 3);
+    assert_true(m.load == m.weights + 2 * 120000.0);
+    assert_true(m.logprob_pass == 540000 + 1080000 + 1620000 + 360000);
+    assert_true(m.first_step == 540000 + 1080000 + 1620000 + 540000);
+    assert_true(m.steady == 540000 + 1080000 + 1620000 + 208000 && m.peak == m.first_step);
+    us_training_memory(&round_model, &t, &l, true, &m);
+    assert_true(m.optimizer == 0 && m.host_per_node == 4 * 1620000.0); /* 4 of the 8 devices stand in a node */
+    assert_true(m.logprob_pass == 540000 + 360000);                    /* gradients are not alive with the optimizer on the host */
+    t.per_node = 16;
+    us_training_memory(&round_model, &t, &l, true, &m);
+    assert_true(m.host_per_node == 8 * 1620000.0); /* a node is not full */
+    t.recompute = true; /* 2 bytes x 40 x 100 / 2 a layer, and one layer being recomputed: first stage 2 x 2 x 4,000 + 44,000 */
+    us_training_memory(&round_model, &t, &l, true, &m);
+    assert_true(m.activations == 2 * 4000 + 44000 + 120000);
+}
+
+static void models_divide(void **state) {
+    (void)state;
+    us_err err = {0};
+    static const struct {
+        us_layout l;
+        const char *cls;
+    } rows[] = {{{8, 8, 1, 1, 1, 1, 0, 0}, "heads-divide"}, {{6, 1, 1, 1, 3, 1, 0, 0}, "ep-divide"}, {{8, 1, 8, 1, 1, 1, 0, 0}, "stages"}};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(us_layout_check_model(&rows[i].l, &round_model, &err), US_E_REFUSED);
+        assert_string_equal(err.cls, rows[i].cls);
+    }
+    us_layout copied = {4, 4, 1, 1, 4, 1, 0, 0}; /* 2 KV heads under TP 4: each is held twice */
+    assert_us_ok(us_layout_check_model(&copied, &round_model, &err), &err);
+    us_counts n = round_model;
+    n.heads = 6, n.kv_heads = 3;
+    us_layout two = {2, 2, 1, 1, 1, 1, 0, 0};
+    assert_int_equal(us_layout_check_model(&two, &n, &err), US_E_REFUSED);
+    assert_string_equal(err.cls, "kv-heads-divide");
+    assert_int_equal(us_engine_check(&round_model, US_ROUTER_SM, US_ENGINE_VLLM, 16, 0, false, 8, &err), US_E_REFUSED);
+    assert_string_equal(err.cls, "ep-above-experts");
+}
+
+/* Every tuple of widths up to the world, with nothing but the rules: is there one that fits? */
+static bool any_fits(const us_counts *n, const us_training *t, bool offload, uint32_t world) {
+    for (uint32_t tp = 1; tp <= t->per_node; tp *= 2)
+        for (uint32_t pp = 1; pp <= world; pp++)
+            for (uint32_t cp = 1; cp <= 8; cp *= 2)
+                for (uint32_t ep = 1; ep <= world; ep++) {
+                    us_layout l = {world, tp, pp, cp, ep, 1, 0, 0};
+                    us_moments m;
+                    if (us_layout_check(&l, NULL) != US_OK || us_layout_check_model(&l, n, NULL) != US_OK) continue;
+                    us_training_memory(n, t, &l, offload, &m);
+                    if (m.peak <= t->memory * t->usable) return true;
+                }
+    return false;
+}
+
+static bool search_is_exhaustive(us_prop *p, void *arg) {
+    (void)arg;
+    us_counts n = round_model;
+    n.n_layers = n.n_moe_layers = 1 + (uint32_t)prop_below(p, 6);
+    n.heads = 1 + (uint32_t)prop_below(p, 12);
+    n.kv_heads = n.heads;
+    us_training t = {.memory = 4e5 + 4e5 * (double)prop_below(p, 20), .usable = 0.85, .per_node = 4, .longest = 40, .sequence = 40, .logprob_copies = 1, .recompute = true};
+    bool offload = prop_bool(p);
+    us_layout l = {0};
+    us_moments m;
+    bool found = us_training_search(&n, &t, offload, 32, &l, &m);
+    prop_say(p, "%u layers, %u heads, %.0f bytes, offload %d: %u devices", n.n_layers, n.heads, t.memory, offload, l.world);
+    for (uint32_t world = 1; world <= 32; world = world < 4 ? world * 2 : world + 4) {
+        bool fits = any_fits(&n, &t, offload, world);
+        if (!found || world < l.world) PROP_CHECK(p, !fits);
+        else if (world == l.world) PROP_CHECK(p, fits);
+    }
+    return true;
+}
+
+static void exhaustive(void **state) {
+    (void)state;
+    prop_run("search_is_exhaustive", search_is_exhaustive, NULL, 200);
+}
+
 /* More memory never needs more devices, fewer experts never need more. */
 static bool search_is_monotone(us_prop *p, void *arg) {
     const us_counts *n = arg;
@@ -198,7 +294,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(floors_of_the_five_models), cmocka_unit_test(static_memory_by_hand),        cmocka_unit_test(log_prob_transients),
         cmocka_unit_test(optimizers_set_the_bytes),  cmocka_unit_test(redundancy_margin_and_engines), cmocka_unit_test(public_recipes),
-        cmocka_unit_test(monotone),
+        cmocka_unit_test(monotone),                  cmocka_unit_test(every_part_by_hand),         cmocka_unit_test(models_divide),
+        cmocka_unit_test(exhaustive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
