@@ -1,0 +1,226 @@
+/*
+ * Byte-pair encoding of one word: lowest rank first, leftmost first among equals, one merge at a time. Short words are merged by scanning
+ * an array, long ones with a heap (n log n). A direct-mapped cache remembers words of up to 15 bytes.
+ * Tests: tests/golden/test_fix_tokenizers.c, tests/unit/test_tokenizer.c.
+ */
+#include <string.h>
+
+#include "model/tokenizer/internal.h"
+
+/* ---- first symbols ---- */
+
+static us_status push(us_tok_scratch *s, size_t *n, uint32_t id, size_t len, us_err *err) {
+    if (*n >= s->syms_cap && !us_grow(&s->syms, &s->syms_cap, *n + 1, sizeof *s->syms)) return us_tok_nomem(err);
+    s->syms[(*n)++] = (us_sym){id, (uint32_t)len, 0, 0};
+    return US_OK;
+}
+
+typedef struct unk_state {
+    bool pending;
+    size_t len;
+} unk_state;
+
+static us_status unknown(const us_tokenizer *t, us_tok_scratch *s, size_t *n, unk_state *u, size_t len, us_err *err) {
+    if (t->unk == US_TOK_NONE) return US_OK; /* dropped, as the reference does */
+    if (u->pending && !t->fuse_unk) US_TRY(push(s, n, t->unk, u->len, err));
+    u->len = u->pending && t->fuse_unk ? u->len + len : len;
+    u->pending = true;
+    return US_OK;
+}
+
+/* Symbols of a word: bytes, or characters with byte fallback or the unknown token. */
+static us_status first_symbols(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t len, size_t *n, us_err *err) {
+    unk_state u = {0};
+    *n = 0;
+    for (size_t i = 0; i < len;) {
+        unsigned k = 1;
+        uint32_t id;
+        if (t->byte_level) {
+            id = t->byte_id[(unsigned char)p[i]];
+        } else {
+            (void)us_uc_decode((const unsigned char *)p + i, &k);
+            id = us_vocab_find(&t->vocab, p + i, k);
+        }
+        bool fallback = id == US_TOK_NONE && t->byte_fallback && !t->byte_level;
+        for (unsigned b = 0; fallback && b < k; b++) fallback = t->byte_id[(unsigned char)p[i + b]] != US_TOK_NONE;
+        if (id != US_TOK_NONE) {
+            if (u.pending) US_TRY(push(s, n, t->unk, u.len, err));
+            u.pending = false;
+            US_TRY(push(s, n, id, k, err));
+        } else if (fallback) {
+            for (unsigned b = 0; b < k; b++) US_TRY(push(s, n, t->byte_id[(unsigned char)p[i + b]], 1, err));
+        } else {
+            US_TRY(unknown(t, s, n, &u, k, err));
+        }
+        i += k;
+    }
+    if (u.pending) US_TRY(push(s, n, t->unk, u.len, err));
+    return US_OK;
+}
+
+/* ---- merging by scan: symbols stay packed ---- */
+
+static void merge_short(const us_tokenizer *t, us_sym *y, size_t *count) {
+    uint32_t rank[US_TOK_SHORT], made[US_TOK_SHORT];
+    size_t n = *count;
+    for (size_t i = 0; i + 1 < n; i++) {
+        const us_merge *m = us_merges_find(&t->merges, y[i].id, y[i + 1].id);
+        rank[i] = m ? m->rank : US_TOK_NONE;
+        made[i] = m ? m->id : 0;
+    }
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            if (rank[i] < rank[best]) best = i;
+        if (rank[best] == US_TOK_NONE) break;
+        y[best].id = made[best];
+        y[best].len += y[best + 1].len;
+        for (size_t i = best + 1; i + 1 < n; i++) {
+            y[i] = y[i + 1];
+            rank[i] = rank[i + 1];
+            made[i] = made[i + 1];
+        }
+        n--;
+        for (size_t i = best ? best - 1 : 0; i <= best; i++) {
+            const us_merge *m = i + 1 < n ? us_merges_find(&t->merges, y[i].id, y[i + 1].id) : NULL;
+            rank[i] = m ? m->rank : US_TOK_NONE;
+            made[i] = m ? m->id : 0;
+        }
+    }
+    *count = n;
+}
+
+/* ---- merging with a heap: symbols are a linked list ---- */
+
+static inline bool before(us_heap_item a, us_heap_item b) {
+    return a.rank < b.rank || (a.rank == b.rank && a.pos < b.pos);
+}
+
+static us_status heap_push(us_tok_scratch *s, us_heap_item x, us_err *err) {
+    if (s->heap_n >= s->heap_cap && !us_grow(&s->heap, &s->heap_cap, s->heap_n + 1, sizeof *s->heap)) return us_tok_nomem(err);
+    size_t i = s->heap_n++;
+    while (i && before(x, s->heap[(i - 1) / 2])) {
+        s->heap[i] = s->heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    s->heap[i] = x;
+    return US_OK;
+}
+
+static us_heap_item heap_pop(us_tok_scratch *s) {
+    us_heap_item top = s->heap[0], x = s->heap[--s->heap_n];
+    size_t i = 0, n = s->heap_n;
+    for (;;) {
+        size_t c = 2 * i + 1;
+        if (c >= n) break;
+        if (c + 1 < n && before(s->heap[c + 1], s->heap[c])) c++;
+        if (!before(s->heap[c], x)) break;
+        s->heap[i] = s->heap[c];
+        i = c;
+    }
+    if (n) s->heap[i] = x;
+    return top;
+}
+
+static us_status offer(const us_tokenizer *t, us_tok_scratch *s, int32_t at, us_err *err) {
+    if (at < 0 || s->syms[at].next < 0) return US_OK;
+    const us_merge *m = us_merges_find(&t->merges, s->syms[at].id, s->syms[s->syms[at].next].id);
+    return m ? heap_push(s, (us_heap_item){m->rank, (uint32_t)at, m->id}, err) : US_OK;
+}
+
+static us_status merge_long(const us_tokenizer *t, us_tok_scratch *s, us_err *err) {
+    us_sym *y = s->syms;
+    s->heap_n = 0;
+    for (int32_t i = 0; i >= 0; i = y[i].next) US_TRY(offer(t, s, i, err));
+    while (s->heap_n) {
+        us_heap_item x = heap_pop(s);
+        us_sym *a = &y[x.pos];
+        if (a->len == 0 || a->next < 0) continue;
+        us_sym *b = &y[a->next];
+        const us_merge *m = us_merges_find(&t->merges, a->id, b->id);
+        if (!m || m->id != x.id) continue; /* one of the two has changed since */
+        a->id = x.id;
+        a->len += b->len;
+        b->len = 0;
+        a->next = b->next;
+        if (a->next >= 0) y[a->next].prev = (int32_t)x.pos;
+        US_TRY(offer(t, s, a->prev, err));
+        US_TRY(offer(t, s, (int32_t)x.pos, err));
+    }
+    return US_OK;
+}
+
+us_status us_bpe_merge(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t len, int32_t *first, us_err *err) {
+    size_t n = 0;
+    *first = -1;
+    if (t->ignore_merges) {
+        uint32_t id = us_vocab_find(&t->vocab, p, len);
+        if (id != US_TOK_NONE) {
+            US_TRY(push(s, &n, id, len, err));
+            s->syms[0].next = -1;
+            *first = 0;
+            return US_OK;
+        }
+    }
+    US_TRY(first_symbols(t, s, p, len, &n, err));
+    if (n == 0) return US_OK;
+    if (n <= US_TOK_SHORT) merge_short(t, s->syms, &n);
+    for (size_t i = 0; i < n; i++) {
+        s->syms[i].prev = (int32_t)i - 1;
+        s->syms[i].next = i + 1 < n ? (int32_t)i + 1 : -1;
+    }
+    if (n > US_TOK_SHORT) US_TRY(merge_long(t, s, err));
+    *first = 0;
+    return US_OK;
+}
+
+/* ---- the cache in front ---- */
+
+static us_status word_slow(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) {
+    int32_t first;
+    US_TRY(t->unigram ? us_unigram_word(t, s, p, n, &first, err) : us_bpe_merge(t, s, p, n, &first, err));
+    for (int32_t i = first; i >= 0; i = s->syms[i].next) {
+        US_TRY(us_tok_room(out, 1, err));
+        out->ids[out->n++] = s->syms[i].id;
+    }
+    return US_OK;
+}
+
+us_status us_bpe_word(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) {
+    if (n > 15) return word_slow(t, s, p, n, out, err);
+    uint64_t key[2] = {0, 0};
+    memcpy(key, p, n);
+    key[1] |= (uint64_t)n << 56;
+    uint64_t h = (key[0] ^ (key[1] * 0x9E3779B97F4A7C15u)) * 0xff51afd7ed558ccdu;
+    us_cache_line *line = &s->cache[h >> (64 - US_CACHE_BITS)];
+    US_TRY(us_tok_room(out, 3, err));
+    if (line->lo == key[0] && line->hi == key[1]) {
+        if (line->n <= 3) {
+            memcpy(out->ids + out->n, line->ids, 12);
+            out->n += line->n;
+            return US_OK;
+        }
+        US_TRY(us_tok_room(out, line->n, err));
+        memcpy(out->ids + out->n, s->pool + line->ids[0], line->n * sizeof *out->ids);
+        out->n += line->n;
+        return US_OK;
+    }
+    size_t from = out->n;
+    US_TRY(word_slow(t, s, p, n, out, err));
+    size_t got = out->n - from;
+    if (got > 3) { /* rare: keep the ids in a pool that starts over when it is full */
+        if (s->pool_n + got > s->pool_cap) {
+            memset(s->cache, 0, sizeof *s->cache << US_CACHE_BITS);
+            s->pool_n = 0;
+        }
+        memcpy(s->pool + s->pool_n, out->ids + from, got * sizeof *s->pool);
+        line->ids[0] = (uint32_t)s->pool_n;
+        s->pool_n += got;
+    } else {
+        memcpy(line->ids, out->ids + from, got * sizeof *s->pool);
+    }
+    line->lo = key[0];
+    line->hi = key[1];
+    line->n = (uint32_t)got;
+    return US_OK;
+}
