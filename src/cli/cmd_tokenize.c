@@ -1,8 +1,6 @@
 /* `understudy tokenize`: text to ids and back, a line each, in order, in bounded memory; batches of lines go over the thread pool. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -175,33 +173,36 @@ static us_status run_batch(us_cli *c, job *j, us_err *err) {
     return us_ctx_check(us_cli_ctx(c), err);
 }
 
+/* A line that is complete (or the rest): into the batch. */
+static us_status end_line(us_cli *c, job *j, size_t begin, us_err *err) {
+    j->lines[j->n].begin = begin;
+    j->lines[j->n++].n = j->text.n - begin;
+    return j->n == BATCH_LINES || j->text.n >= BATCH_BYTES ? run_batch(c, j, err) : US_OK;
+}
+
 static us_status all_lines(us_cli *c, job *j, FILE *in, us_err *err) {
-    char *p = NULL; /* getline's own memory */
-    size_t cap = 0;
-    us_status s = US_OK;
-    for (;;) {
-        errno = 0;
-        ssize_t n = getline(&p, &cap, in);
-        if (n < 0) {
-            if (ferror(in)) s = us_fail_sys(err, errno, "io", "cannot read the text");
-            break;
+    static char chunk[1 << 16];
+    size_t begin = 0, n;
+    bool open = false;
+    while ((n = fread(chunk, 1, sizeof chunk, in)) > 0) {
+        for (size_t i = 0; i < n;) {
+            const char *q = memchr(chunk + i, '\n', n - i);
+            size_t e = q ? (size_t)(q - chunk) : n;
+            us_buf_add(&j->text, chunk + i, e - i);
+            US_TRY(us_buf_status(&j->text, err, "reading lines"));
+            if (j->text.n - begin > LINE_MAX_BYTES) return us_fail(err, US_E_LIMIT, "limit", "line %zu is longer than 1 GiB", j->first + j->n + 1);
+            open = q == NULL;
+            if (q) {
+                US_TRY(end_line(c, j, begin, err));
+                begin = j->text.n;
+                e++;
+            }
+            i = e;
         }
-        if (n > LINE_MAX_BYTES) {
-            s = us_fail(err, US_E_LIMIT, "limit", "line %zu is longer than 1 GiB", j->first + j->n + 1);
-            break;
-        }
-        if (n && p[n - 1] == '\n') n--;
-        line *l = &j->lines[j->n++];
-        l->begin = j->text.n;
-        l->n = (size_t)n;
-        us_buf_add(&j->text, p, (size_t)n);
-        s = us_buf_status(&j->text, err, "reading lines");
-        if (s == US_OK && (j->n == BATCH_LINES || j->text.n >= BATCH_BYTES)) s = run_batch(c, j, err);
-        if (s != US_OK) break;
     }
-    if (s == US_OK && j->n) s = run_batch(c, j, err);
-    free(p);
-    return s;
+    if (ferror(in)) return us_fail_sys(err, errno, "io", "cannot read the text");
+    if (open) US_TRY(end_line(c, j, begin, err));
+    return j->n ? run_batch(c, j, err) : US_OK;
 }
 
 static us_status make_workers(us_cli *c, job *j, us_err *err) {
