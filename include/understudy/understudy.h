@@ -3,8 +3,10 @@
 #ifndef UNDERSTUDY_UNDERSTUDY_H
 #define UNDERSTUDY_UNDERSTUDY_H
 
+#include "understudy/us_chat.h"
 #include "understudy/us_ctx.h"
 #include "understudy/us_proxy.h"
 #include "understudy/us_status.h"
+#include "understudy/us_tokenizer.h"
 
 #endif

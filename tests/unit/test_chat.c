@@ -10,6 +10,7 @@
 #include <cmocka.h>
 // clang-format on
 
+#include "base/alloc.h"
 #include "support/support.h"
 #include "understudy/us_chat.h"
 
@@ -112,8 +113,30 @@ static void test_syntax_errors(void **state) {
     assert_string_equal(err.cls, "chat-request");
 }
 
+/* Every allocation of parsing and rendering fails once: a clean error each time, nothing left behind. */
+static void test_exhaustion(void **state) {
+    (void)state;
+    static const char template[] = "{% macro f(a) %}<{{ a | upper }}>{% endmacro %}{% for m in messages %}{{ f(m.role) }}{{ m | tojson }}{{ m.items() | list }}{% generation %}x{% endgeneration %}"
+                                   "{% set t %}{{ loop.index }}{% endset %}{{ t.split('1') | join('-') }}{% endfor %}";
+    static const char request[] = "{\"messages\":[{\"role\":\"a\",\"content\":[1,2.5,\"x\\n\"]},{\"role\":\"b\",\"thinking\":\"t\"}],\"k\":{\"l\":null}}";
+    uint64_t live = us_alloc_get_stats().live_blocks, n = 0;
+    us_status s = US_E_NOMEM;
+    while (s != US_OK) {
+        us_chat_text t;
+        us_err err = {0};
+        us_alloc_fail_at(++n);
+        s = render(template, request, NULL, &t, &err);
+        us_alloc_fail_at(0);
+        assert_true(s == US_OK || (err.cls[0] && err.what[0]));
+        us_chat_text_free(&t);
+        assert_int_equal(us_alloc_get_stats().live_blocks, live);
+        assert_true(n < 100000);
+    }
+    assert_true(n > 20);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_messages), cmocka_unit_test(test_sandbox), cmocka_unit_test(test_limits),
-                                       cmocka_unit_test(test_syntax_errors)};
+                                       cmocka_unit_test(test_syntax_errors), cmocka_unit_test(test_exhaustion)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
