@@ -136,6 +136,29 @@ const char *us_strerror(int sys, char *buf, size_t cap) {
     return buf;
 }
 
+size_t us_utf8_put(char *o, uint32_t u) {
+    if (u < 0x80) {
+        o[0] = (char)u;
+        return 1;
+    }
+    if (u < 0x800) {
+        o[0] = (char)(0xc0 | u >> 6);
+        o[1] = (char)(0x80 | (u & 63));
+        return 2;
+    }
+    if (u < 0x10000) {
+        o[0] = (char)(0xe0 | u >> 12);
+        o[1] = (char)(0x80 | (u >> 6 & 63));
+        o[2] = (char)(0x80 | (u & 63));
+        return 3;
+    }
+    o[0] = (char)(0xf0 | u >> 18);
+    o[1] = (char)(0x80 | (u >> 12 & 63));
+    o[2] = (char)(0x80 | (u >> 6 & 63));
+    o[3] = (char)(0x80 | (u & 63));
+    return 4;
+}
+
 void us_buf_free(us_buf *b) {
     us_free(b->p);
     *b = (us_buf){0};

@@ -46,6 +46,8 @@ const char *us_strerror(int sys, char *buf, size_t cap);
 /** Strict UTF-8 (no surrogates, no overlong forms, at most U+10FFFF). On failure *bad = offset of the first bad byte
  * (may be NULL). */
 bool us_utf8_valid(const char *p, size_t n, size_t *bad);
+/** Code point u (at most 0x10ffff) as UTF-8 in o, which has room for 4 bytes; returns how many. */
+size_t us_utf8_put(char *o, uint32_t u);
 
 /** Growable bytes. Zero-initialise. */
 typedef struct us_buf {

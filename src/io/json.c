@@ -202,29 +202,6 @@ us_status us_json_scan_skip(us_json_scan *s, us_err *err) {
     return US_OK;
 }
 
-static size_t put_utf8(char *o, unsigned u) {
-    if (u < 0x80) {
-        o[0] = (char)u;
-        return 1;
-    }
-    if (u < 0x800) {
-        o[0] = (char)(0xc0 | u >> 6);
-        o[1] = (char)(0x80 | (u & 63));
-        return 2;
-    }
-    if (u < 0x10000) {
-        o[0] = (char)(0xe0 | u >> 12);
-        o[1] = (char)(0x80 | (u >> 6 & 63));
-        o[2] = (char)(0x80 | (u & 63));
-        return 3;
-    }
-    o[0] = (char)(0xf0 | u >> 18);
-    o[1] = (char)(0x80 | (u >> 12 & 63));
-    o[2] = (char)(0x80 | (u >> 6 & 63));
-    o[3] = (char)(0x80 | (u & 63));
-    return 4;
-}
-
 /* Resolve the escapes of a checked string body; out has room for n bytes (escapes never grow). */
 static size_t unescape(const char *p, size_t n, char *out) {
     size_t o = 0;
@@ -245,7 +222,7 @@ static size_t unescape(const char *p, size_t n, char *out) {
             u = 0x10000 + ((u - 0xd800) << 10) + ((unsigned)hex4(p + i + 2) - 0xdc00);
             i += 6;
         }
-        o += put_utf8(out + o, u);
+        o += us_utf8_put(out + o, u);
     }
     return o;
 }

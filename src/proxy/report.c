@@ -36,6 +36,21 @@ static void json_changes(us_buf *b, const us_plan *p) {
     us_buf_z(b, "], ");
 }
 
+void us_report_kept(us_buf *b, const us_plan *p) {
+    bool first = true;
+    us_buf_z(b, "{");
+    for (size_t k = 0; k < p->s->n_blocks; k++) {
+        if (!p->active[k]) continue;
+        us_buf_z(b, first ? "" : ", ");
+        us_buf_json(b, us_str_z(p->s->blocks[k].key));
+        us_buf_z(b, ": [");
+        for (uint32_t j = 0; j < p->keep->n; j++) us_buf_printf(b, "%s%u", j ? ", " : "", us_keep_ids(p->keep, k)[j]);
+        us_buf_c(b, ']');
+        first = false;
+    }
+    us_buf_c(b, '}');
+}
+
 static void json_rung(us_buf *b, const us_plan *p, const char *folder, const us_hashes *h) {
     const us_checkpoint *ck = p->s->ck;
     bool first = true;
@@ -69,18 +84,9 @@ static void json_rung(us_buf *b, const us_plan *p, const char *folder, const us_
     }
     us_buf_c(b, ']');
     if (h) us_buf_printf(b, ", \"token_table_rows_changed\": %llu", (unsigned long long)h->table_rows_changed);
-    us_buf_z(b, ", \"kept\": {");
-    first = true;
-    for (size_t k = 0; k < p->s->n_blocks; k++) {
-        if (!p->active[k]) continue;
-        us_buf_z(b, first ? "" : ", ");
-        us_buf_json(b, us_str_z(p->s->blocks[k].key));
-        us_buf_z(b, ": [");
-        for (uint32_t j = 0; j < p->keep->n; j++) us_buf_printf(b, "%s%u", j ? ", " : "", us_keep_ids(p->keep, k)[j]);
-        us_buf_c(b, ']');
-        first = false;
-    }
-    us_buf_z(b, "}}");
+    us_buf_z(b, ", \"kept\": ");
+    us_report_kept(b, p);
+    us_buf_c(b, '}');
 }
 
 /* A value fit for a line of text. */

@@ -17,4 +17,7 @@ void us_report_rung(us_report *r, const us_plan *p, const char *folder, const us
 /** What the user must change elsewhere (requirements 12, 22, 23, 24). */
 void us_report_advice(us_report *r, const us_structure *s, const us_plan *const *plans, size_t n);
 
+/** The kept experts of every cut block as a JSON object: "prefix": [ids]. */
+void us_report_kept(us_buf *b, const us_plan *p);
+
 #endif

@@ -251,21 +251,6 @@ static us_status check_files(const verifying *v, us_err *err) {
 
 /* ---- reports ---- */
 
-static void report_kept(us_buf *b, const us_plan *p) {
-    bool first = true;
-    us_buf_z(b, "{");
-    for (size_t k = 0; k < p->s->n_blocks; k++) {
-        if (!p->active[k]) continue;
-        us_buf_z(b, first ? "" : ", ");
-        us_buf_json(b, us_str_z(p->s->blocks[k].key));
-        us_buf_z(b, ": [");
-        for (uint32_t j = 0; j < p->keep->n; j++) us_buf_printf(b, "%s%u", j ? ", " : "", us_keep_ids(p->keep, k)[j]);
-        us_buf_c(b, ']');
-        first = false;
-    }
-    us_buf_c(b, '}');
-}
-
 /* Keys of the source's config that the copy changed, by kind. */
 static us_status report_keys(us_buf *b, const us_json_doc *src, const us_json_doc *dst, us_err *err) {
     us_arena a = {0};
@@ -299,7 +284,7 @@ static us_status report_equal(us_report *r, const verifying *v, const us_found *
     us_buf_json(&r->json, us_str_z(folder));
     us_buf_printf(&r->json, ", \"equal\": true, \"experts\": %u, \"layers\": %u, \"mtp_dropped\": %s, \"tensors\": %zu, \"bytes\": %llu, \"manifest\": %s, \"kept\": ", v->p->keep->n,
                   v->p->cut.n_new, f->drop_mtp ? "true" : "false", v->p->n_tensors, (unsigned long long)v->p->total_bytes, f->by_manifest ? "true" : "false");
-    report_kept(&r->json, v->p);
+    us_report_kept(&r->json, v->p);
     us_status st = report_keys(&r->json, &v->s->ck->config, &v->dst->config, err);
     us_buf_c(&r->json, '}');
     return st;

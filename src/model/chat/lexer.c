@@ -85,26 +85,6 @@ static bool digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-static size_t put_code(char *o, uint32_t u) {
-    if (u < 0x80) return o[0] = (char)u, (size_t)1;
-    if (u < 0x800) {
-        o[0] = (char)(0xc0 | u >> 6);
-        o[1] = (char)(0x80 | (u & 63));
-        return 2;
-    }
-    if (u < 0x10000) {
-        o[0] = (char)(0xe0 | u >> 12);
-        o[1] = (char)(0x80 | (u >> 6 & 63));
-        o[2] = (char)(0x80 | (u & 63));
-        return 3;
-    }
-    o[0] = (char)(0xf0 | u >> 18);
-    o[1] = (char)(0x80 | (u >> 12 & 63));
-    o[2] = (char)(0x80 | (u >> 6 & 63));
-    o[3] = (char)(0x80 | (u & 63));
-    return 4;
-}
-
 static bool hex(us_str s, size_t at, int n, uint32_t *out) {
     *out = 0;
     for (int i = 0; i < n; i++) {
@@ -138,11 +118,11 @@ static us_status lex_string(lexer *l) {
         int digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
         if (known) o[n++] = to[known - from];
         else if (c == '\n') continue;
-        else if (digits && hex(body, i + 1, digits, &u)) n += put_code(o + n, u), i += (size_t)digits;
+        else if (digits && hex(body, i + 1, digits, &u)) n += us_utf8_put(o + n, u), i += (size_t)digits;
         else if (c >= '0' && c <= '7') {
             for (u = 0, digits = 0; digits < 3 && i < body.n && body.p[i] >= '0' && body.p[i] <= '7'; digits++) u = u * 8 + (uint32_t)(body.p[i++] - '0');
             i--;
-            n += put_code(o + n, u);
+            n += us_utf8_put(o + n, u);
         } else o[n++] = '\\', o[n++] = c;
     }
     US_TRY(emit(l, CHAT_T_STRING, (us_str){o, n}));

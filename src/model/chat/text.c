@@ -11,12 +11,7 @@ bool chat_take(chat_run *r, us_buf *b, bool ok, chat_value *out) {
 
 void chat_encode(uint32_t c, us_buf *out) {
     char t[4];
-    size_t n = 0;
-    if (c < 0x80) t[n++] = (char)c;
-    else if (c < 0x800) t[n++] = (char)(0xc0 | c >> 6), t[n++] = (char)(0x80 | (c & 63));
-    else if (c < 0x10000) t[n++] = (char)(0xe0 | c >> 12), t[n++] = (char)(0x80 | (c >> 6 & 63)), t[n++] = (char)(0x80 | (c & 63));
-    else t[n++] = (char)(0xf0 | c >> 18), t[n++] = (char)(0x80 | (c >> 12 & 63)), t[n++] = (char)(0x80 | (c >> 6 & 63)), t[n++] = (char)(0x80 | (c & 63));
-    us_buf_add(out, t, n);
+    us_buf_add(out, t, us_utf8_put(t, c));
 }
 
 static bool paired(uint32_t c) { /* blocks where upper and lower case alternate, upper first on an even code point */
