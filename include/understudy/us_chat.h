@@ -48,7 +48,7 @@ typedef struct us_chat_text {
  * Render one conversation.
  *
  * request: a JSON object with "messages" (an array), and as the template uses them "tools", "documents" (arrays or null), "add_generation_prompt",
- * "continue_final_message" (booleans), "special_tokens" (an object of variables), and any further variable. Members of messages that are null are dropped,
+ * "continue_final_message" (booleans), "special_tokens" (an object of variables), "now" (the clock, instead of the argument), and any further variable. Members of messages that are null are dropped,
  * and the names of reasoning are copied to each other as transformers does.
  * now: "YYYY-MM-DDTHH:MM:SS" for strftime_now, or NULL for local time.
  * out: filled also on failure; us_chat_text_free. Classes: "template-raised" (raise_exception: err says its text), "template" (all else), "chat-request".

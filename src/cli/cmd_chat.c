@@ -85,20 +85,30 @@ static us_status request_of(const job *j, us_str given, us_buf *b, us_err *err) 
 
 static void put_json(us_cli *c, const us_chat_text *t) {
     us_buf b = {0};
-    us_buf_z(&b, "{\"text\": ");
-    us_buf_json(&b, (us_str){t->text, t->n});
-    us_buf_z(&b, ", \"generation_spans\": [");
-    for (size_t i = 0; i < t->n_spans; i++) us_buf_printf(&b, "%s[%zu, %zu]", i ? ", " : "", t->spans[2 * i], t->spans[2 * i + 1]);
-    us_buf_z(&b, "]}\n");
+    if (t->message) {
+        us_buf_z(&b, "{\"error\": ");
+        us_buf_json(&b, us_str_z(t->kind));
+        us_buf_z(&b, ", \"message\": ");
+        us_buf_json(&b, us_str_z(t->message));
+    } else {
+        us_buf_z(&b, "{\"rendered\": ");
+        us_buf_json(&b, (us_str){t->text, t->n});
+        us_buf_z(&b, ", \"generation_spans\": [");
+        for (size_t i = 0; i < t->n_spans; i++) us_buf_printf(&b, "%s[%zu, %zu]", i ? ", " : "", t->spans[2 * i], t->spans[2 * i + 1]);
+        us_buf_c(&b, ']');
+    }
+    us_buf_z(&b, "}\n");
     fwrite(b.p, 1, b.n, us_cli_out(c));
     us_buf_free(&b);
 }
 
+/* With --jsonl a template that fails is an answer like any other. */
 static us_status render(const job *j, us_str given, us_err *err) {
     us_buf request = {0};
     us_chat_text t = {0};
     us_status s = request_of(j, given, &request, err);
     if (s == US_OK) s = us_chat_render(j->chat, request.p, request.n, NULL, NULL, &t, err);
+    if (s == US_E_FORMAT && t.message && j->jsonl) s = US_OK;
     if (s == US_OK && (us_cli_json(j->cli) || j->jsonl)) put_json(j->cli, &t);
     else if (s == US_OK) fwrite(t.text, 1, t.n, us_cli_out(j->cli));
     us_chat_text_free(&t);
@@ -139,7 +149,7 @@ static const us_option options[] = {
     {"tools", 0, US_OPT_STRING, "FILE", "A list of tools as JSON.", false},
     {"set", 0, US_OPT_STRING, "NAME=VALUE", "A variable for the template, such as enable_thinking=false; the value is JSON, or else text.", true},
     {"no-generation-prompt", 0, US_OPT_FLAG, NULL, "Do not open the assistant's turn.", false},
-    {"jsonl", 0, US_OPT_FLAG, NULL, "One conversation a line, one answer a line.", false},
+    {"jsonl", 0, US_OPT_FLAG, NULL, "One object a line: messages, tools, special_tokens, now, variables; one answer a line, {\"rendered\"} or {\"error\"}.", false},
     {0},
 };
 

@@ -222,7 +222,7 @@ static bool set_variables(chat_run *r, const us_chat *c, const us_json_doc *d) {
         us_json_ref v = us_json_next(d, 0, k);
         us_str name = us_json_string(d, k);
         chat_value x;
-        if (v != messages && v != special && v != going && (!from_json(r, d, v, false, &x) || !chat_scope_set(r, r->globals, name, x))) return false;
+        if (v != messages && v != special && v != going && !us_str_eqz(name, "now") && (!from_json(r, d, v, false, &x) || !chat_scope_set(r, r->globals, name, x))) return false;
         k = us_json_next(d, 0, v);
     }
     return set_messages(r, d, messages, keep_going);
@@ -303,7 +303,10 @@ us_status us_chat_render(const us_chat *c, const char *request, size_t n, const 
                   .globals = &globals, .out = &b, .top = &b};
     int signal = 0;
     us_json_ref going = us_json_get(&d, 0, "continue_final_message");
-    bool ok = set_clock(&r, now) && set_variables(&r, c, &d) && chat_exec(&r, c->syntax.root, &top, &signal);
+    us_str clock = us_json_string(&d, us_json_get(&d, 0, "now"));
+    char own[24] = "";
+    if (clock.n && clock.n < sizeof own) memcpy(own, clock.p, clock.n);
+    bool ok = set_clock(&r, clock.p ? own : now) && set_variables(&r, c, &d) && chat_exec(&r, c->syntax.root, &top, &signal);
     if (ok && going != US_JSON_NO && us_json_type_of(&d, going) == US_JSON_TRUE) cut_tag(&r, &b);
     if (!ok && !r.failed) chat_fail(&r, "MemoryError", "out of memory");
     s = give(&r, &b, out, err);

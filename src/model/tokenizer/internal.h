@@ -13,8 +13,9 @@
 #include "model/tokenizer/unicode.h"
 #include "understudy/us_tokenizer.h"
 
+#define US_TOK_NONE UINT32_MAX
+
 enum {
-    US_TOK_NONE = UINT32_MAX,
     US_TOK_FILE_MAX = 256 << 20,
     US_TOK_TEXT_MAX = 1 << 30,
     US_TOK_ID_MAX = 1 << 24,
