@@ -255,6 +255,8 @@ static bool round_filter(chat_run *r, const chat_value *v, const chat_args *a, c
     const chat_value *method = chat_arg(a, 1, "method");
     if (!chat_is_number(v)) return chat_fail(r, "TypeError", "round takes a number, not '%s'", chat_type_name(v));
     if (!integer(r, a, 0, "precision", 0, &digits)) return false;
+    bool common = !method || method->type != CHAT_STR || us_str_eqz(method->u.s, "common");
+    if (common && v->type == CHAT_INT && digits >= 0) return *out = *v, true;
     double x = chat_number(v), scale = pow(10, (double)digits);
     if (method && method->type == CHAT_STR && us_str_eqz(method->u.s, "ceil")) x = ceil(x * scale) / scale;
     else if (method && method->type == CHAT_STR && us_str_eqz(method->u.s, "floor")) x = floor(x * scale) / scale;
@@ -297,7 +299,7 @@ static bool join_filter(chat_run *r, const chat_value *v, const chat_args *a, ch
         chat_value x = items[i];
         if (attribute && attribute->type != CHAT_NONE) ok = dig(r, &items[i], attribute, &x);
         if (ok && i && sep) ok = chat_print(r, sep, &b);
-        ok = ok && chat_step(r, 1) && chat_print(r, &x, &b);
+        ok = ok && chat_step(r, 1) && chat_print(r, &x, &b) && (b.n <= r->memory_max || chat_fail(r, "LimitError", "a text grew beyond the limit of memory"));
     }
     return chat_take(r, &b, ok, out);
 }

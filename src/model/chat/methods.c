@@ -364,6 +364,7 @@ static bool join(chat_run *r, us_str sep, const chat_args *a, chat_value *out) {
         if (items[i].type != CHAT_STR) ok = chat_fail(r, "TypeError", "sequence item %zu: expected str instance, %s found", i, chat_type_name(&items[i]));
         if (i) us_buf_str(&b, sep);
         if (ok) us_buf_str(&b, items[i].u.s);
+        ok = ok && chat_step(r, 1 + (sep.n + items[i].u.s.n) / 64) && (b.n <= r->memory_max || chat_fail(r, "LimitError", "a text grew beyond the limit of memory"));
     }
     return chat_take(r, &b, ok, out);
 }
