@@ -3,7 +3,7 @@
 
 Usage: tools/check_logits.py UNDERSTUDY MODELS_FOLDER > result.json    (needs torch and transformers; the product and its tests do not)
 
-For every MoE checkpoint in the folder: a proxy of half the experts (random kept list, seed 1), both loaded by transformers in float64. In the original the
+For every MoE checkpoint in the folder: a proxy of half the experts (random kept list, seed 1), both loaded by transformers in float32 (some routers cast to it, and would escape the mask in float64). In the original the
 router's outputs of dropped experts are minus infinity, and so are their correction biases. Compared: logits of 2 x 12 tokens, as the largest difference
 relative to the largest logit; without_the_mask shows that the mask matters.
 """
@@ -32,7 +32,7 @@ torch.nn.functional.linear = masked_linear
 
 def load(path):
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
-    return model.double().eval()
+    return model.eval()
 
 
 def mask(model, experts, layers):
@@ -48,8 +48,8 @@ def mask(model, experts, layers):
             p.data = p.data.clone()
             masks[p.data_ptr()] = dropped
             found += 1
-        elif p.dim() == 1 and p.shape[0] == experts and ("correction" in name):
-            p.data[dropped] = float("-inf")
+        elif p.numel() == experts and "correction" in name:
+            p.data.view(-1)[dropped] = float("-inf")
     return found
 
 
