@@ -18,7 +18,14 @@ enum { READ_MAX = 0x7ffff000, LINKS_MAX = 40, WALK_DEPTH = 32, WALK_FILES = 1000
 /* ---- reading ---- */
 
 us_status us_file_open(const char *path, us_file *out, us_err *err) {
-    /* O_NONBLOCK: opening a FIFO without a writer must not hang; it has no effect on regular files. */
+    /* Looked at first: opening a device may do something, a socket cannot be opened at all. */
+    us_fs_kind kind = us_fs_kind_of(path);
+    if (kind == US_FS_OTHER || kind == US_FS_FOLDER) {
+        us_fail(err, US_E_FORMAT, "not-a-file", "not a regular file");
+        us_err_where(err, "%s", path);
+        return US_E_FORMAT;
+    }
+    /* O_NONBLOCK: should it have become a FIFO meanwhile, opening must not hang; it has no effect on regular files. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
         us_fail_sys(err, errno, "unreadable", "cannot open the file");
@@ -95,7 +102,8 @@ static const char *name_fault(us_str name) {
     if (name.p[0] == '/') return "it is absolute";
     for (size_t i = 0; i < name.n; i++) {
         unsigned char c = (unsigned char)name.p[i];
-        if (c < 0x20 || c == 0x7f) return "it has a control character";
+        bool c1 = c == 0xc2 && i + 1 < name.n && (unsigned char)name.p[i + 1] < 0xa0; /* U+0080 to U+009F */
+        if (c < 0x20 || c == 0x7f || c1) return "it has a control character";
         if (c == '\\') return "it has a backslash";
         if (c == ':') return "it has a colon";
     }
@@ -192,7 +200,7 @@ static us_status resolve(const roots *r, const char *rest_of_name, char out[PATH
         if (lstat(out, &st) != 0) {
             bool gone = errno == ENOENT || errno == ENOTDIR;
             us_fail_sys(err, errno, gone ? (links ? "link" : "missing") : "unreadable", links ? "the link leads to nothing" : "cannot open the file");
-            us_err_where(err, "%s", out);
+            us_err_where(err, "%s", links ? rest_of_name : out);
             return US_E_IO;
         }
         if (!S_ISLNK(st.st_mode)) continue;
