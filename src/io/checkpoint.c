@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "io/checkpoint.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +28,8 @@ static void rename_class(us_err *err) {
     if (strcmp(err->cls, "depth") == 0) memcpy(err->cls, "limit", sizeof "limit");
 }
 
-/* Parse a JSON file below the folder into d; a missing file leaves it empty. */
-static us_status read_doc(opening *o, const char *name, size_t max, us_json_doc *d) {
+/* Parse a JSON file below the folder into d; a missing file leaves it empty. json_flags: only config.json may hold Infinity. */
+static us_status read_doc(opening *o, const char *name, size_t max, unsigned json_flags, us_json_doc *d) {
     us_file f = {0};
     char *path = us_fs_join(&o->c->arena, o->c->path, name);
     if (!path) return us_fail_nomem(o->err, "opening a checkpoint");
@@ -42,7 +43,7 @@ static us_status read_doc(opening *o, const char *name, size_t max, us_json_doc 
     size_t n = (size_t)f.size;
     us_file_close(&f);
     if (s != US_OK) us_free(text);
-    else s = us_json_doc_take(d, text, n, US_JSON_INFINITY, o->err);
+    else s = us_json_doc_take(d, text, n, json_flags, o->err);
     if (s == US_OK) return US_OK;
     rename_class(o->err);
     us_err_where(o->err, "%s", path);
@@ -62,7 +63,7 @@ static us_status read_config(opening *o) {
             return s;
         }
     } else {
-        US_TRY(read_doc(o, "config.json", CONFIG_MAX, &c->config));
+        US_TRY(read_doc(o, "config.json", CONFIG_MAX, US_JSON_INFINITY, &c->config));
     }
     if (c->config.n_nodes && us_json_type_of(&c->config, 0) != US_JSON_OBJECT) {
         us_fail(o->err, US_E_FORMAT, "type", "config.json is not a JSON object");
@@ -119,7 +120,10 @@ static us_status open_shard(opening *o, us_ck_shard *s) {
                     (unsigned long long)tensors_of_shard(o, s->name));
             us_err_where(o->err, "%s", s->name);
             us_err_todo(o->err, "fetch the checkpoint again");
+            return US_E_FORMAT;
         }
+        if (o->err && (o->err->sys == EMFILE || o->err->sys == ENFILE))
+            us_err_todo(o->err, "all %zu shards are kept open: raise the limit of open files (ulimit -Hn)", o->c->n_shards);
         return st;
     }
     return us_st_read(&s->file, o->flags & US_CK_HEADERS_ONLY ? US_ST_HEADERS_ONLY : 0, &s->header, o->err);
@@ -338,8 +342,8 @@ static us_status open_all(opening *o) {
         us_err_where(o->err, "%s", c->path);
         return US_E_INVAL;
     }
-    US_TRY(read_doc(o, "model.safetensors.index.json", INDEX_MAX, &c->index));
-    US_TRY(read_doc(o, "hf_quant_config.json", CONFIG_MAX, &c->hf_quant));
+    US_TRY(read_doc(o, "model.safetensors.index.json", INDEX_MAX, 0, &c->index));
+    US_TRY(read_doc(o, "hf_quant_config.json", CONFIG_MAX, 0, &c->hf_quant));
     if (c->index.n_nodes) US_TRY(shards_of_index(o));
     US_TRY(us_fs_walk(c->path, o->flags & US_CK_FOLLOW_LINKS ? US_FS_FOLLOW_LINKS : 0, skip, &c->arena, &files, &n, o->err));
     if (!c->index.n_nodes) US_TRY(shards_without_index(o, files, n));
