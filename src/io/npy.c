@@ -2,6 +2,7 @@
 #include "io/npy.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
@@ -10,6 +11,7 @@
 
 enum { HEADER_MAX = 10000, MEMBERS_MAX = 65536, NAME_MAX_BYTES = 1024, CHUNK = 65536 };
 #define FILE_MAX ((size_t)1 << 36)
+enum { DEFLATE_MAX = 1032 }; /* bytes out of one byte of deflate at most: 258 for two bits */
 
 /* ---- the header of one array ---- */
 
@@ -351,6 +353,8 @@ static us_status read_central(us_str f, uint64_t *at, uint64_t stop, entry *e, u
     *at += length;
     if (e->flags & 0x41) return zip_fault(err, "encrypted members are not read");
     if (e->method != 0 && e->method != 8) return us_fail(err, US_E_FORMAT, "zip-method", "compression method %u is not read (stored and deflated only)", e->method);
+    /* Sizes decide what is allocated, so they are held against what is there before anything is read. */
+    if (e->method == 8 && e->usize / DEFLATE_MAX > e->csize) return zip_fault(err, "a member claims more bytes than its compressed data can hold");
     return check_name(e->name, err);
 }
 
@@ -440,20 +444,26 @@ static us_status read_member(us_ctx *ctx, us_str f, const entry *e, uint64_t dat
     return st;
 }
 
+static int by_place(const void *a, const void *b) {
+    const entry *x = *(const entry *const *)a, *y = *(const entry *const *)b;
+    return (x->local > y->local) - (x->local < y->local);
+}
+
 /* Nothing before the first record, between records, or after the last: members in the order of their places must tile the file up to the directory. */
 static us_status check_tiling(const entry *list, uint64_t n, uint64_t stop, us_err *err) {
+    const entry **order = us_malloc((size_t)(n + 1) * sizeof(const entry *));
+    if (!order) return us_fail_nomem(err, "reading an archive");
+    for (uint64_t i = 0; i < n; i++) order[i] = &list[i];
+    if (n > 0) qsort(order, (size_t)n, sizeof *order, by_place);
+    us_status s = US_OK;
     uint64_t at = 0;
-    for (uint64_t done = 0; done < n; done++) {
-        const entry *next = NULL;
-        for (uint64_t i = 0; i < n; i++) /* n is small, or the records are in order and found at once */
-            if (list[(done + i) % n].local == at) {
-                next = &list[(done + i) % n];
-                break;
-            }
-        if (!next || next->end <= at) return zip_fault(err, "members overlap, or something lies between them");
-        at = next->end;
+    for (uint64_t i = 0; s == US_OK && i < n; i++) {
+        if (order[i]->local != at) s = zip_fault(err, "members overlap, or something lies between them");
+        at = order[i]->end;
     }
-    return at == stop ? US_OK : zip_fault(err, "something lies between the members and the directory");
+    us_free(order);
+    if (s == US_OK && at != stop) s = zip_fault(err, "something lies between the members and the directory");
+    return s;
 }
 
 static us_status parse_zip(us_ctx *ctx, us_str f, bool load, uint64_t max, us_npy_set *out, us_err *err) {
