@@ -383,6 +383,7 @@ static us_status inspect_checkpoint(us_cli *c, const char *path, bool config_onl
         US_GO(read_routing(&f, err));
         us_note(us_cli_ctx(c), "note", "%s; inspect the checkpoint itself", why.what);
     }
+    if (config_only) US_GO(us_config_check_placement(us_cli_ctx(c), &f.cfg, f.n.n_layers, err));
     if (st) add_up(&f);
     if (us_cli_json(c)) put_json(&f, b);
     else put_text(&f, b);

@@ -437,6 +437,7 @@ us_status us_count_config(const us_config *c, us_counts *out, us_err *err) {
     bool absurd = us_config_mtp_layers(c) > MTP_MAX;
     tally t = {.c = c, .n = &n, .absurd = &absurd};
     US_TRY(read_shape(&t, err));
+    US_TRY(us_config_check_placement(NULL, c, n.n_layers, err)); /* what us_config_layer_is_moe relies on */
     if (c->family->backbone == US_BACK_OTHER)
         return us_fail(err, US_E_UNSUPPORTED, "family", "the parameters of %s cannot be counted from config.json alone", c->family->name);
     for (u64 l = 0; l < n.n_layers && !absurd; l++) {

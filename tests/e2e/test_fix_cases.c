@@ -419,6 +419,158 @@ static void trainer_arguments_are_told(void **state) {
     assert_non_null(strstr(r.out, "\"vllm_sglang\": []"));
 }
 
+/* ---- inventories: names, types and shapes without numbers ---- */
+
+enum { INVENTORY_MAX = 128 };
+
+/* An object of a case with the members that the case leaves out. */
+static const char *with_members(const us_json_doc *d, us_json_ref object, const char *more) {
+    us_str raw = us_json_raw(d, object);
+    return test_format("%.*s, %s}", (int)raw.n - 1, raw.p, more);
+}
+
+/* A checkpoint of zeros: the tensors of each list, {"name": ["BF16", [4, 24]]}. */
+static void write_inventory(const char *folder, const char *config, const char *const *lists, size_t n_lists) {
+    us_st_tensor t[INVENTORY_MAX];
+    uint64_t shapes[INVENTORY_MAX][4], at = 0, elements, bytes;
+    us_json_doc docs[2];
+    us_buf out = {0};
+    us_err err = {0};
+    size_t n = 0;
+    assert_true(n_lists <= 2);
+    for (size_t l = 0; l < n_lists; l++) {
+        us_json_doc *d = &docs[l];
+        assert_us_ok(us_json_doc_parse(d, us_str_z(lists[l]), 0, &err), &err);
+        for (us_json_ref k = us_json_first(d, 0); k != US_JSON_NO;) {
+            us_json_ref v = us_json_next(d, 0, k), dims = us_json_at(d, v, 1);
+            assert_true(n < INVENTORY_MAX && us_json_count(d, dims) <= 4);
+            t[n] = (us_st_tensor){.name = us_json_string(d, k), .rank = (uint8_t)us_json_count(d, dims), .shape = shapes[n], .begin = at};
+            for (uint8_t i = 0; i < t[n].rank; i++) assert_true(us_json_u64(d, us_json_at(d, dims, i), &shapes[n][i]));
+            assert_true(us_dtype_parse(us_json_string(d, us_json_at(d, v, 0)), &t[n].dtype));
+            assert_true(us_st_bytes(t[n].dtype, t[n].rank, shapes[n], &elements, &bytes));
+            t[n++].end = at += bytes;
+            k = us_json_next(d, 0, v);
+        }
+    }
+    assert_us_ok(us_st_write_header(&out, t, n, NULL, 0, &err), &err);
+    for (uint64_t i = 0; i < at; i++) us_buf_c(&out, 0);
+    test_mkdir(folder);
+    test_write(test_format("%s/model.safetensors", folder), out.p, out.n);
+    test_write_text(test_format("%s/config.json", folder), config);
+    us_buf_free(&out);
+    for (size_t l = 0; l < n_lists; l++) us_json_doc_free(&docs[l]);
+}
+
+/* P03. The case has no experts and no depth: they are added, so that only the two unknown tensors are left to object to. */
+static void unknown_tensors_with_an_axis_of_experts_are_refused(void **state) {
+    (void)state;
+    const char *folder = the_case("P03", "inventory.json"), *temp = test_temp_dir(), *dst = test_format("%s/dst", temp);
+    if (!folder) return;
+    us_json_doc d = test_json(test_format("%s/inventory.json", folder));
+    us_json_ref tensors = us_json_get(&d, 0, "tensors");
+    us_buf more = {0};
+    for (int e = 0; e < 6; e++)
+        us_buf_printf(&more, "%s\"model.layers.0.mlp.experts.%d.gate_proj.weight\":[\"BF16\",[12,16]],\"model.layers.0.mlp.experts.%d.up_proj.weight\":[\"BF16\",[12,16]],"
+                             "\"model.layers.0.mlp.experts.%d.down_proj.weight\":[\"BF16\",[16,12]]", e ? "," : "{", e, e, e);
+    us_buf_c(&more, '}');
+    const char *config = with_members(&d, us_json_get(&d, 0, "config"), "\"num_hidden_layers\": 1, \"first_k_dense_replace\": 0, \"num_experts_per_tok\": 2, \"n_group\": 1, \"topk_group\": 1");
+    const char *lists[] = {test_format("%.*s", US_STR_ARG(us_json_raw(&d, tensors))), us_buf_text(&more)};
+    write_inventory(test_format("%s/src", temp), config, lists, 2);
+    test_run r = RUN("proxy", test_format("%s/src", temp), dst, "--experts", "4", "--select", "first");
+    test_assert_refused(&r, 1, NULL);
+    assert_true(strstr(r.err, "load_prior") && strstr(r.err, "expert_temperature"));
+    assert_false(test_exists(dst));
+    /* without them it is a model like any other */
+    us_json_ref known[2] = {us_json_first(&d, tensors), US_JSON_NO};
+    us_buf two = {0};
+    known[1] = us_json_next(&d, tensors, us_json_next(&d, tensors, known[0]));
+    for (int i = 0; i < 2; i++)
+        us_buf_printf(&two, "%s%.*s:%.*s", i ? "," : "{", US_STR_ARG(us_json_raw(&d, known[i])), US_STR_ARG(us_json_raw(&d, us_json_next(&d, tensors, known[i]))));
+    us_buf_c(&two, '}');
+    lists[0] = us_buf_text(&two);
+    write_inventory(test_format("%s/known", temp), config, lists, 2);
+    r = RUN("proxy", test_format("%s/known", temp), dst, "--experts", "4", "--select", "first");
+    test_assert_done(&r);
+    us_buf_free(&more);
+    us_buf_free(&two);
+    us_json_doc_free(&d);
+}
+
+/* P20: stacked where the family is published per expert; both readings of the sizes fit, so only the table can tell. */
+static void a_layout_is_kept_as_it_came(void **state) {
+    (void)state;
+    const char *folder = the_case("P20", "inventory.json"), *temp = test_temp_dir(), *src = test_format("%s/src", temp), *dst = test_format("%s/dst", temp);
+    if (!folder) return;
+    const char *list = test_read(test_format("%s/inventory.json", folder), NULL);
+    write_inventory(src, test_read(test_format("%s/config.json", folder), NULL), &list, 1);
+    test_run r = RUN("proxy", src, dst, "--experts", "2", "--select", "first");
+    test_assert_done(&r);
+    assert_non_null(strstr(r.out, "skip the stacked names without an error"));
+    us_checkpoint *made = opened(dst);
+    const us_ck_tensor *gate_up = us_ck_find(made, US_LIT("model.layers.0.mlp.experts.gate_up_proj")), *down = us_ck_find(made, US_LIT("model.layers.0.mlp.experts.down_proj"));
+    assert_true(gate_up && gate_up->rank == 3 && gate_up->shape[0] == 2 && gate_up->shape[1] == 48 && gate_up->shape[2] == 24);
+    assert_true(down && down->rank == 3 && down->shape[0] == 2);
+    us_checkpoint_free(made);
+}
+
+/* P28: mirrors of the count change together, another tower's count stays; mirrors that disagree stop the tool. */
+static void mirrors_of_the_count_change_together(void **state) {
+    (void)state;
+    const char *folder = the_case("P28", "config.json"), *temp = test_temp_dir(), *src = test_format("%s/src", temp), *dst = test_format("%s/dst", temp);
+    if (!folder) return;
+    static const char list[] = "{\"model.language_model.layers.0.mlp.gate.weight\":[\"BF16\",[16,8]],\"model.language_model.layers.0.mlp.experts.gate_up_proj\":[\"BF16\",[16,8,8]],"
+                               "\"model.language_model.layers.0.mlp.experts.down_proj\":[\"BF16\",[16,8,4]]}";
+    const char *lists[] = {list}, *config = test_read(test_format("%s/config.json", folder), NULL), *text = strstr(config, "\"num_experts_per_tok\"");
+    assert_non_null(text);
+    config = test_format("%.*s\"num_hidden_layers\": 1, \"hidden_size\": 8, \"moe_intermediate_size\": 4, %s", (int)(text - config), config, text);
+    write_inventory(src, config, lists, 1);
+    us_json_doc want = test_json(test_format("%s/expected.json", folder));
+    uint64_t to = 0, v;
+    assert_true(us_json_u64(&want, us_json_get(&want, 0, "to"), &to));
+    test_run r = RUN("proxy", src, dst, "--experts", test_format("%d", (int)to), "--select", "first");
+    test_assert_done(&r);
+    us_checkpoint *a = opened(src), *b = opened(dst);
+    us_key_difference k[16];
+    us_arena arena = {0};
+    us_err err = {0};
+    size_t n = 0;
+    us_json_ref changed = us_json_get(&want, 0, "changed"), unchanged = us_json_get(&want, 0, "unchanged");
+    assert_us_ok(us_config_compare(&a->config, &b->config, &arena, k, 16, &n, &err), &err);
+    assert_int_equal(n, us_json_count(&want, changed));
+    for (size_t i = 0; i < n; i++) assert_true(lists_path(&want, changed, k[i].path) && !lists_path(&want, unchanged, k[i].path));
+    for (us_json_ref x = us_json_first(&want, changed); x != US_JSON_NO; x = us_json_next(&want, changed, x))
+        assert_true(us_json_u64(&b->config, us_json_path(&b->config, 0, test_format("%.*s", US_STR_ARG(us_json_string(&want, x)))), &v) && v == to);
+    us_arena_free(&arena);
+    us_checkpoint_free(a);
+    us_checkpoint_free(b);
+    us_json_doc_free(&want);
+    char *odd = strstr(config, "\"num_experts\": 16");
+    assert_non_null(odd);
+    odd[strlen("\"num_experts\": 1")] = '2';
+    write_inventory(test_format("%s/odd", temp), config, lists, 1);
+    r = RUN("proxy", test_format("%s/odd", temp), test_format("%s/dst2", temp), "--experts", test_format("%d", (int)to), "--select", "first");
+    test_assert_refused(&r, 1, NULL);
+    assert_non_null(strstr(r.err, "num_experts"));
+}
+
+/* T04: more layer types than layers are said and left alone. The case has no sizes; those that any config.json has are added. */
+static void surplus_layer_types_are_said(void **state) {
+    (void)state;
+    const char *folder = the_case("T04", "config.json"), *config = test_format("%s/config.json", test_temp_dir());
+    if (!folder) return;
+    us_json_doc d = test_json(test_format("%s/config.json", folder)), j = {0};
+    us_err err = {0};
+    uint64_t layers = 0;
+    test_write_text(config, with_members(&d, 0, "\"hidden_size\": 16, \"vocab_size\": 32, \"num_attention_heads\": 2, \"moe_top_k\": 2, \"moe_layers_enum\": \"1,2,3,4\""));
+    test_run r = RUN("inspect", "--json", config);
+    test_assert_done(&r);
+    assert_non_null(strstr(r.err, "layer_types has 8 entries for 5 layers"));
+    assert_us_ok(us_json_doc_parse(&j, (us_str){r.out, r.n_out}, 0, &err), &err);
+    assert_true(us_json_u64(&j, us_json_get(&j, 0, "n_layers"), &layers) && layers == 5);
+    us_json_doc_free(&j);
+    us_json_doc_free(&d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kept_lists_give_the_expected_tensors),
@@ -432,6 +584,10 @@ int main(void) {
         cmocka_unit_test(quantisation_lists_are_renumbered),
         cmocka_unit_test(mtp_is_dropped_whole),
         cmocka_unit_test(trainer_arguments_are_told),
+        cmocka_unit_test(unknown_tensors_with_an_axis_of_experts_are_refused),
+        cmocka_unit_test(a_layout_is_kept_as_it_came),
+        cmocka_unit_test(mirrors_of_the_count_change_together),
+        cmocka_unit_test(surplus_layer_types_are_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
