@@ -28,9 +28,6 @@ char *us_strndup(const char *p, size_t n);
 static inline bool us_mul_size(size_t a, size_t b, size_t *out) {
     return !__builtin_mul_overflow(a, b, out);
 }
-static inline bool us_add_size(size_t a, size_t b, size_t *out) {
-    return !__builtin_add_overflow(a, b, out);
-}
 
 /** Counters over the whole process. Bytes as asked for, without overhead. */
 typedef struct us_alloc_stats {

@@ -194,14 +194,6 @@ us_status us_json_scan_next(us_json_scan *s, us_json_token *t, us_err *err) {
     return scan_value(s, t, err);
 }
 
-us_status us_json_scan_skip(us_json_scan *s, us_err *err) {
-    us_json_token t;
-    int depth = s->depth;
-    do US_TRY(us_json_scan_next(s, &t, err));
-    while (s->depth > depth);
-    return US_OK;
-}
-
 /* Resolve the escapes of a checked string body; out has room for n bytes (escapes never grow). */
 static size_t unescape(const char *p, size_t n, char *out) {
     size_t o = 0;

@@ -59,8 +59,6 @@ typedef struct us_json_scan {
 /** Start on a borrowed text. The text must be valid UTF-8: us_json_doc_parse checks; scanner users check with us_utf8_valid. */
 void us_json_scan_init(us_json_scan *s, us_str text, unsigned flags);
 us_status us_json_scan_next(us_json_scan *s, us_json_token *t, us_err *err) US_WARN_UNUSED;
-/** Having just read a KEY (or before any value): skip one whole value. */
-us_status us_json_scan_skip(us_json_scan *s, us_err *err) US_WARN_UNUSED;
 /** The string of a token without quotes, escapes resolved. Borrows from the text when nothing is escaped, else from buf
  *  (overwritten by the next call with the same buf). */
 us_status us_json_scan_string(const us_json_scan *s, const us_json_token *t, us_buf *buf, us_str *out, us_err *err) US_WARN_UNUSED;

@@ -72,12 +72,8 @@ static void configs(void **state) {
 
 static void json_is_one_object_for_every_config(void **state) {
     (void)state;
-    const char *root = test_fixtures("configs");
-    if (!root) return;
-    const char *const *names = test_list(root, NULL);
-    for (size_t i = 0; names[i]; i++) {
-        const char *path = test_format("%s/%s/config.json", root, names[i]);
-        if (!test_exists(path)) continue;
+    for (const char *const *folder = test_folders("configs", "config.json"); *folder; folder++) {
+        const char *path = test_format("%s/config.json", *folder);
         us_json_doc d;
         us_err err = {0};
         uint64_t total = 0;

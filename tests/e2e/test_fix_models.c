@@ -98,26 +98,12 @@ static void cut_layers(const char *name, const char *src) {
 
 static void every_model_is_cut_and_verified(void **state) {
     (void)state;
-    const char *root = test_fixtures("models");
-    size_t n = 0;
-    if (!root) return;
-    const char *const *names = test_list(root, &n);
-    for (size_t i = 0; i < n; i++) {
-        const char *folder = test_format("%s/%s", root, names[i]);
-        if (test_exists(test_format("%s/model.safetensors", folder)) && test_exists(test_format("%s/config.json", folder))) one_model(names[i], copy_model(folder));
-    }
+    for (const char *const *folder = test_folders("models", "config.json model.safetensors"); *folder; folder++) one_model(test_name(*folder), copy_model(*folder));
 }
 
 static void layer_cuts_give_models_that_resolve(void **state) {
     (void)state;
-    const char *root = test_fixtures("models");
-    size_t n = 0;
-    if (!root) return;
-    const char *const *names = test_list(root, &n);
-    for (size_t i = 0; i < n; i++) {
-        const char *folder = test_format("%s/%s", root, names[i]);
-        if (test_exists(test_format("%s/model.safetensors", folder)) && test_exists(test_format("%s/config.json", folder))) cut_layers(names[i], copy_model(folder));
-    }
+    for (const char *const *folder = test_folders("models", "config.json model.safetensors"); *folder; folder++) cut_layers(test_name(*folder), copy_model(*folder));
 }
 
 int main(void) {

@@ -8,9 +8,7 @@
 // clang-format off
 #include <cmocka.h>
 // clang-format on
-#include <dirent.h>
 
-#include "io/fs.h"
 #include "io/json.h"
 #include "support/support.h"
 #include "understudy/us_chat.h"
@@ -73,10 +71,9 @@ static void check(const us_chat *chat, const us_json_doc *d, const char *request
 }
 
 static void each_line(const char *path, void (*f)(const us_json_doc *, void *), void *arg) {
-    char *text;
     size_t n;
+    const char *text = test_read(path, &n);
     us_err err = {0};
-    assert_us_ok(us_fs_read_all(path, 64 << 20, &text, &n, &err), &err);
     for (size_t at = 0; at < n;) {
         size_t end = us_str_find((us_str){text, n}, '\n', at);
         if (end > n) end = n;
@@ -88,7 +85,6 @@ static void each_line(const char *path, void (*f)(const us_json_doc *, void *), 
         }
         at = end + 1;
     }
-    us_free(text);
 }
 
 typedef struct family {
@@ -108,25 +104,15 @@ static void one_case(const us_json_doc *d, void *arg) {
 static void test_families(void **state) {
     (void)state;
     tally sum = {0};
-    char dir[4096], path[8192];
-    snprintf(dir, sizeof dir, "%s/chat", getenv("US_FIXTURES") ? getenv("US_FIXTURES") : "../shared/fixtures");
-    DIR *at = opendir(dir);
-    if (!at) skip();
     int families = 0;
-    for (struct dirent *e; (e = readdir(at));) {
+    for (const char *const *folder = test_folders("chat", "chat_template.jinja cases.jsonl"); *folder; folder++, families++) {
         us_err err = {0};
-        family f = {.name = e->d_name, .sum = &sum};
-        snprintf(path, sizeof path, "%s/%s/chat_template.jinja", dir, e->d_name);
-        if (us_fs_kind_of(path) != US_FS_REGULAR) continue;
-        assert_us_ok(us_chat_open(path, &f.chat, &err), &err);
-        snprintf(path, sizeof path, "%s/%s/cases.jsonl", dir, e->d_name);
-        each_line(path, one_case, &f);
+        family f = {.name = test_name(*folder), .sum = &sum};
+        assert_us_ok(us_chat_open(test_format("%s/chat_template.jinja", *folder), &f.chat, &err), &err);
+        each_line(test_format("%s/cases.jsonl", *folder), one_case, &f);
         us_chat_free(f.chat);
-        families++;
     }
-    closedir(at);
     print_message("%d cases of %d templates, %d wrong\n", sum.cases, families, sum.wrong);
-    assert_true(families > 0);
     assert_int_equal(sum.wrong, 0);
 }
 
@@ -140,8 +126,7 @@ static void one_construct(const us_json_doc *d, void *arg) {
     us_status s = us_chat_parse(text.p, text.n, &chat, &err);
     if (s != US_OK) {
         sum->cases++;
-        if (us_json_get(d, 0, "error") != US_JSON_NO) return;
-        sum->wrong++;
+        sum->wrong++; /* the reference parses every one of them */
         print_error("%.*s\n  %s\n", US_STR_ARG(text), err.what);
         return;
     }
@@ -152,9 +137,8 @@ static void one_construct(const us_json_doc *d, void *arg) {
 static void test_constructs(void **state) {
     (void)state;
     tally sum = {0};
-    char path[4096];
-    snprintf(path, sizeof path, "%s/chat/constructs.jsonl", getenv("US_FIXTURES") ? getenv("US_FIXTURES") : "../shared/fixtures");
-    if (us_fs_kind_of(path) != US_FS_REGULAR) skip();
+    const char *root = test_fixtures("chat"), *path = test_format("%s/constructs.jsonl", root ? root : "");
+    if (!root || !test_exists(path)) return;
     each_line(path, one_construct, &sum);
     print_message("%d constructs, %d wrong\n", sum.cases, sum.wrong);
     assert_int_equal(sum.wrong, 0);

@@ -165,13 +165,10 @@ static void close_job(job *j) {
 
 static void gives_every_vector(void **state) {
     (void)state;
-    const char *root = test_fixtures("tokenizers");
-    if (!root) return;
     n_bad = 0;
     size_t n = 0;
-    for (const char *const *name = test_list(root, NULL); *name; name++) {
-        const char *folder = test_format("%s/%s", root, *name);
-        if (!test_exists(test_format("%s/tokenizer.json", folder))) continue;
+    for (const char *const *at = test_folders("tokenizers", "tokenizer.json"); *at; at++) {
+        const char *folder = *at;
         uint64_t live = us_alloc_get_stats().live_blocks;
         job j = {0};
         open_job(&j, folder);

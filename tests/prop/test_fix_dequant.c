@@ -180,14 +180,9 @@ static size_t check_checkpoint(const char *folder) {
 
 static void every_fixture_checkpoint_is_read_by_its_formula(void **state) {
     (void)state;
-    const char *root = test_fixtures("checkpoints");
-    if (!root) return;
-    const char *const *names = test_list(root, NULL);
-    for (; *names; names++) {
-        const char *folder = test_format("%s/%s/src", root, *names);
-        if (!test_exists(test_format("%s/config.json", folder))) continue; /* hub caches lie deeper and hold nothing else */
-        if (check_checkpoint(folder) == 0) fail_msg("%s has no experts", *names);
-    }
+    /* hub caches lie deeper and hold nothing else */
+    for (const char *const *folder = test_folders("checkpoints", "src/config.json"); *folder; folder++)
+        if (check_checkpoint(test_format("%s/src", *folder)) == 0) fail_msg("%s has no experts", *folder);
     /* Every family of forms was among them. */
     for (int f = US_DEQ_PLAIN; f <= US_DEQ_AWQ; f++) assert_true(n_forms[f] > 0);
     print_message("%zu elements\n", n_checked);
@@ -195,13 +190,9 @@ static void every_fixture_checkpoint_is_read_by_its_formula(void **state) {
 
 static void every_model_fixture_is_read(void **state) {
     (void)state;
-    const char *root = test_fixtures("models");
-    if (!root) return;
-    const char *const *names = test_list(root, NULL);
     size_t moe = 0;
-    for (; *names; names++) {
-        const char *folder = test_format("%s/%s", root, *names);
-        if (test_exists(test_format("%s/config.json", folder)) && test_exists(test_format("%s/model.safetensors", folder))) moe += check_checkpoint(folder) > 0;
+    for (const char *const *folder = test_folders("models", "config.json model.safetensors"); *folder; folder++) {
+        moe += check_checkpoint(*folder) > 0;
     }
     assert_true(moe > 10);
 }

@@ -135,6 +135,32 @@ const char *const *test_list(const char *folder, size_t *n) {
     return kept;
 }
 
+const char *test_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static bool has_all(const char *folder, const char *needs) {
+    for (size_t n; *needs; needs += n + strspn(needs + n, " ")) {
+        n = strcspn(needs, " ");
+        if (!test_exists(test_format("%s/%.*s", folder, (int)n, needs))) return false;
+    }
+    return true;
+}
+
+const char *const *test_folders(const char *sub, const char *needs) {
+    const char *root = test_fixtures(sub);
+    size_t n = 0, kept = 0;
+    const char *const *names = root ? test_list(root, &n) : NULL;
+    const char **folders = (const char **)(void *)keep((n + 1) * sizeof *folders);
+    for (size_t i = 0; i < n; i++) {
+        folders[kept] = test_format("%s/%s", root, names[i]);
+        if (has_all(folders[kept], needs)) kept++;
+    }
+    folders[kept] = NULL;
+    return folders;
+}
+
 static const char *read_fd(int fd, size_t *n, const char *path) {
     struct stat st;
     if (fstat(fd, &st) != 0) fail_msg("%s: %s", path, strerror(errno));

@@ -30,6 +30,11 @@ const char *test_temp_dir(void);
 bool test_exists(const char *path);
 /** Names in a folder (without . and ..), sorted by bytes, ended by NULL; *n may be NULL. A missing folder is empty. */
 const char *const *test_list(const char *folder, size_t *n);
+/** Folders of the reference fixtures `sub` that have every file of `needs` ("config.json model.safetensors"), as whole paths sorted by name, ended by NULL.
+ * As test_fixtures where there is no set. */
+const char *const *test_folders(const char *sub, const char *needs);
+/** What stands behind the last '/' of a path. */
+const char *test_name(const char *path);
 /** Whole file, with a 0 behind its end; *n may be NULL. */
 const char *test_read(const char *path, size_t *n);
 void test_write(const char *path, const void *bytes, size_t n);

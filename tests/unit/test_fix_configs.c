@@ -127,14 +127,8 @@ static int compare_model(const char *folder) {
 
 static void counts_equal_the_tensors_of_every_model(void **state) {
     (void)state;
-    const char *root = test_fixtures("models");
-    if (!root) return;
     int wrong = 0;
-    const char *const *names = test_list(root, NULL);
-    for (size_t i = 0; names[i]; i++) {
-        const char *folder = test_format("%s/%s", root, names[i]);
-        if (test_exists(test_format("%s/config.json", folder)) && test_exists(test_format("%s/model.safetensors", folder))) wrong += compare_model(folder);
-    }
+    for (const char *const *folder = test_folders("models", "config.json model.safetensors"); *folder; folder++) wrong += compare_model(*folder);
     assert_int_equal(wrong, 0);
 }
 

@@ -74,12 +74,8 @@ static void fp8_block_case(void **state) {
 /* `plan CONFIG --memory 64` alone answers for every released model. */
 static void every_config_is_planned(void **state) {
     (void)state;
-    const char *root = test_fixtures("configs");
-    if (!root) return;
-    const char *const *names = test_list(root, NULL);
-    for (size_t i = 0; names[i]; i++) {
-        const char *path = test_format("%s/%s/config.json", root, names[i]);
-        if (!test_exists(path)) continue;
+    for (const char *const *folder = test_folders("configs", "config.json"); *folder; folder++) {
+        const char *path = test_format("%s/config.json", *folder);
         us_json_doc d;
         us_err err = {0};
         test_run r = test_understudy((const char *const[]){"plan", path, "--memory", "64", "--json", NULL});

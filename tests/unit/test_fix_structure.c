@@ -83,28 +83,20 @@ static int compare_case(const char *folder) {
 
 static void cases_resolve_as_said(void **state) {
     (void)state;
-    const char *root = test_fixtures("checkpoints");
-    if (!root) return;
     int wrong = 0;
-    const char *const *names = test_list(root, NULL);
-    for (size_t i = 0; names[i]; i++)
-        if (test_exists(test_format("%s/%s/case.json", root, names[i]))) wrong += compare_case(test_format("%s/%s", root, names[i]));
+    for (const char *const *folder = test_folders("checkpoints", "case.json"); *folder; folder++) wrong += compare_case(*folder);
     assert_int_equal(wrong, 0);
 }
 
 static void models_resolve(void **state) {
     (void)state;
-    const char *root = test_fixtures("models");
-    if (!root) return;
     int wrong = 0;
-    const char *const *names = test_list(root, NULL);
-    for (size_t i = 0; names[i]; i++) {
-        const char *folder = test_format("%s/%s", root, names[i]);
+    for (const char *const *folder = test_folders("models", "config.json"); *folder; folder++) {
         us_err err = {0};
-        if (!test_exists(test_format("%s/config.json", folder)) || resolve(folder, &err) == US_OK) continue;
+        if (resolve(*folder, &err) == US_OK) continue;
         char line[2048];
         us_err_line(&err, line, sizeof line);
-        print_error("%s: %s\n", names[i], line);
+        print_error("%s: %s\n", test_name(*folder), line);
         wrong++;
     }
     assert_int_equal(wrong, 0);

@@ -375,7 +375,7 @@ static bool wordcount(chat_run *r, us_str s, chat_value *out) {
     bool in = false;
     for (size_t at = 0; at < s.n;) {
         uint32_t c = chat_decode(s, &at);
-        bool word = c == '_' || (c >= '0' && c <= '9') || chat_is_alpha(c);
+        bool word = c == '_' || chat_is_numeric(c, false) || chat_is_alpha(c);
         n += word && !in;
         in = word;
     }

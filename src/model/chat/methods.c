@@ -291,10 +291,10 @@ static bool all_of(us_str s, char what) {
     bool cased = false;
     for (size_t at = 0; at < s.n;) {
         uint32_t c = chat_decode(s, &at);
-        bool digit = c >= '0' && c <= '9', up = chat_lower(c) != c, low = chat_upper(c) != c || c == 0xdf;
-        if (what == 'd' && !digit) return false;
+        bool up = chat_lower(c) != c, low = chat_upper(c) != c || c == 0xdf;
+        if ((what == 'd' || what == '#') && !chat_is_numeric(c, what == 'd')) return false;
         if (what == 'a' && !chat_is_alpha(c)) return false;
-        if (what == 'n' && !digit && !chat_is_alpha(c)) return false;
+        if (what == 'n' && !chat_is_numeric(c, false) && !chat_is_alpha(c)) return false;
         if (what == 's' && !chat_is_space(c)) return false;
         if (what == 'U' && low) return false;
         if (what == 'L' && up) return false;
@@ -393,7 +393,8 @@ static bool text_method(chat_run *r, us_str s, us_str m, const chat_args *a, cha
     }
     if (us_str_eqz(m, "join")) return join(r, s, a, out);
     if (us_str_eqz(m, "format")) return brace_format(r, s, a, out);
-    if (us_str_eqz(m, "isdigit") || us_str_eqz(m, "isnumeric") || us_str_eqz(m, "isdecimal")) return *out = chat_bool(all_of(s, 'd')), true;
+    if (us_str_eqz(m, "isdigit") || us_str_eqz(m, "isdecimal")) return *out = chat_bool(all_of(s, 'd')), true;
+    if (us_str_eqz(m, "isnumeric")) return *out = chat_bool(all_of(s, '#')), true;
     if (us_str_eqz(m, "isalpha")) return *out = chat_bool(all_of(s, 'a')), true;
     if (us_str_eqz(m, "isalnum")) return *out = chat_bool(all_of(s, 'n')), true;
     if (us_str_eqz(m, "isspace")) return *out = chat_bool(all_of(s, 's')), true;

@@ -2,6 +2,7 @@
 #include "model/chat/text.h"
 
 #include <string.h>
+#include <utf8proc.h>
 
 bool chat_take(chat_run *r, us_buf *b, bool ok, chat_value *out) {
     ok = ok && chat_str_copy(r, us_buf_view(b), out);
@@ -14,47 +15,22 @@ void chat_encode(uint32_t c, us_buf *out) {
     us_buf_add(out, t, us_utf8_put(t, c));
 }
 
-static bool paired(uint32_t c) { /* blocks where upper and lower case alternate, upper first on an even code point */
-    return (c >= 0x100 && c <= 0x137) || (c >= 0x14a && c <= 0x177) || (c >= 0x1e00 && c <= 0x1e95) || (c >= 0x1ea0 && c <= 0x1eff) || (c >= 0x460 && c <= 0x481) ||
-           (c >= 0x48a && c <= 0x4bf) || (c >= 0x4d0 && c <= 0x52f);
+bool chat_is_alpha(uint32_t c) {
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
+}
+
+bool chat_is_numeric(uint32_t c, bool decimal) {
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    return k == UTF8PROC_CATEGORY_ND || (!decimal && (k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO));
 }
 
 uint32_t chat_upper(uint32_t c) {
-    if (c >= 'a' && c <= 'z') return c - 32;
-    if (c < 0xb5) return c;
-    if (c == 0xb5) return 0x39c;
-    if (c >= 0xe0 && c <= 0xfe && c != 0xf7) return c - 32;
-    if (c == 0xff) return 0x178;
-    if (c == 0x131) return 'I';
-    if (paired(c)) return c & ~1u;
-    if ((c >= 0x139 && c <= 0x148) || (c >= 0x179 && c <= 0x17e)) return c % 2 ? c : c - 1;
-    if (c == 0x3c2) return 0x3a3;
-    if (c >= 0x3b1 && c <= 0x3cb) return c - 32;
-    if (c >= 0x430 && c <= 0x44f) return c - 32;
-    if (c >= 0x450 && c <= 0x45f) return c - 80;
-    return c;
+    return (uint32_t)utf8proc_toupper((utf8proc_int32_t)c);
 }
 
 uint32_t chat_lower(uint32_t c) {
-    if (c >= 'A' && c <= 'Z') return c + 32;
-    if (c < 0xc0) return c;
-    if (c <= 0xde && c != 0xd7) return c + 32;
-    if (c == 0x178) return 0xff;
-    if (c == 0x130) return c;
-    if (paired(c)) return c | 1;
-    if ((c >= 0x139 && c <= 0x148) || (c >= 0x179 && c <= 0x17e)) return c % 2 ? c + 1 : c;
-    if (c >= 0x391 && c <= 0x3ab && c != 0x3a2) return c + 32;
-    if (c >= 0x410 && c <= 0x42f) return c + 32;
-    if (c >= 0x400 && c <= 0x40f) return c + 80;
-    return c;
-}
-
-bool chat_is_alpha(uint32_t c) {
-    if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    if (c == 0xaa || c == 0xb5 || c == 0xba) return true;
-    if (c < 0xc0 || c == 0xd7 || c == 0xf7) return false;
-    if (chat_is_space(c) || (c >= 0x2000 && c <= 0x2bff) || (c >= 0x3000 && c <= 0x3004) || (c >= 0x3008 && c <= 0x3020)) return false;
-    return !((c >= 0xfe10 && c <= 0xfe6f) || (c >= 0xff00 && c <= 0xff20) || (c >= 0x1f000 && c <= 0x1fbff) || (c >= 0x300 && c <= 0x36f));
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
 }
 
 bool chat_recase(chat_run *r, us_str s, char mode, chat_value *out) {

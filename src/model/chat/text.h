@@ -7,10 +7,11 @@
 /** The buffer as a value; the buffer is freed whatever happens. */
 bool chat_take(chat_run *r, us_buf *b, bool ok, chat_value *out);
 void chat_encode(uint32_t c, us_buf *out);
-/** Upper or lower case of one code point: Latin, Greek, Cyrillic (one to one; no locale). */
+/** Upper or lower case of one code point, one to one; no locale. */
 uint32_t chat_upper(uint32_t c);
 uint32_t chat_lower(uint32_t c);
-bool chat_is_alpha(uint32_t c);
+bool chat_is_alpha(uint32_t c); /* a letter */
+bool chat_is_numeric(uint32_t c, bool decimal); /* a number of any kind, or a decimal digit */
 /** mode: 'u' upper, 'l' lower, 'c' capitalize, 't' title as str.title, 'T' title as the filter (after white space and -([{< only), 's' swapcase. */
 bool chat_recase(chat_run *r, us_str s, char mode, chat_value *out);
 /** sides: 1 left, 2 right, 3 both; set: characters to drop, NULL = white space. */

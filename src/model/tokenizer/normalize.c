@@ -92,15 +92,15 @@ static us_status apply_changes(us_tok_scratch *s, us_work *w, const int32_t *cps
     size_t at = 0; /* place in the old text */
     for (size_t i = 0; i < n; i++) {
         int32_t change = cps[2 * i + 1];
-        unsigned char buf[4];
-        unsigned k = us_uc_encode((uint32_t)cps[2 * i], buf), len;
+        char buf[4];
+        unsigned k = (unsigned)us_utf8_put(buf, (uint32_t)cps[2 * i]), len;
         uint32_t from = 0, to = 0;
         size_t idx = change > 0 ? at - 1 : at;
         if (spans && idx < w->n) {
             from = w->from[idx];
             to = w->to[idx];
         }
-        US_TRY(us_work_push_span(&s->b, (char *)buf, k, from, to, spans, err));
+        US_TRY(us_work_push_span(&s->b, buf, k, from, to, spans, err));
         for (int32_t c = change; c <= 0 && at < w->n; c++) {
             (void)us_uc_decode((unsigned char *)w->p + at, &len);
             at += len;

@@ -190,8 +190,8 @@ static us_status split_mapped(const us_tokenizer *t, us_tok_scratch *s, const us
         size_t a = old[2 * k], b = old[2 * k + 1], from = s->n_cuts;
         us_buf_clear(&s->tmp);
         for (size_t i = a; i < b; i++) {
-            unsigned char u[4];
-            us_buf_add(&s->tmp, u, us_uc_encode(cp_of[(unsigned char)p[i]], u));
+            char u[4];
+            us_buf_add(&s->tmp, u, us_utf8_put(u, cp_of[(unsigned char)p[i]]));
         }
         size_t len = s->tmp.n;
         us_buf_add(&s->tmp, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16);

@@ -74,28 +74,4 @@ static inline uint32_t us_uc_decode(const unsigned char *p, unsigned *len) {
     return (c & 7) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
 }
 
-/** Encode; returns the bytes written (1..4). */
-static inline unsigned us_uc_encode(uint32_t cp, unsigned char *p) {
-    if (cp < 0x80) {
-        p[0] = (unsigned char)cp;
-        return 1;
-    }
-    if (cp < 0x800) {
-        p[0] = (unsigned char)(0xC0 | cp >> 6);
-        p[1] = (unsigned char)(0x80 | (cp & 63));
-        return 2;
-    }
-    if (cp < 0x10000) {
-        p[0] = (unsigned char)(0xE0 | cp >> 12);
-        p[1] = (unsigned char)(0x80 | (cp >> 6 & 63));
-        p[2] = (unsigned char)(0x80 | (cp & 63));
-        return 3;
-    }
-    p[0] = (unsigned char)(0xF0 | cp >> 18);
-    p[1] = (unsigned char)(0x80 | (cp >> 12 & 63));
-    p[2] = (unsigned char)(0x80 | (cp >> 6 & 63));
-    p[3] = (unsigned char)(0x80 | (cp & 63));
-    return 4;
-}
-
 #endif
