@@ -1,9 +1,9 @@
 /**
- * The oracle: the forward pass of every family in double precision, whole sequences, one layer's weights in memory at a time.
+ * The oracle: the forward pass of the families in recipe.c in double precision, whole sequences, one layer's weights in memory at a time.
  *
  * It is the reference that the fast engine is held against, and a product: dumps of other engines are compared with its layer tensors. Built
  * from the operators of kernels/ref.h in plain order, no cache, no threads: read it to learn what a family computes.
- * Tests: tests/golden/test_fix_oracle.c holds it against transformers' float64 answers of every family.
+ * Tests: tests/golden/test_fix_oracle.c holds it against transformers' float64 answers of every model of fixtures/models.
  */
 #ifndef US_MODEL_ORACLE_H
 #define US_MODEL_ORACLE_H

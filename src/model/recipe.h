@@ -3,7 +3,7 @@
  * feeds forward in every layer, and the router. Engines (oracle and fast paths) read this and tensors, never config keys.
  *
  * Facts: spec/families-2026.md 2-5 and 12; fixtures/models/README.md. Released and transformers-5 spellings give the same recipe.
- * Tests: tests/golden/test_fix_oracle.c (both spellings of every family).
+ * Tests: tests/golden/test_fix_oracle.c (both spellings of every model of fixtures/models).
  */
 #ifndef US_MODEL_RECIPE_H
 #define US_MODEL_RECIPE_H
