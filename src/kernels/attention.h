@@ -1,0 +1,60 @@
+/**
+ * Causal attention over paged keys and values, f32 arithmetic, online softmax.
+ *
+ * A page holds US_KV_PAGE consecutive positions of one layer, all key-value heads. Position p of a sequence lies in page p / PAGE, slot p % PAGE, so pages
+ * are aligned to absolute positions: a query walks the pages in ascending order with one (maximum, sum, output) per query head, rescaled once a page.
+ * Its result therefore does not depend on how the prompt was cut into chunks, on the batch, or on threads: prefill, chunked prefill and decode
+ * give the same bits. Products use the tiles of kernels/gemm.h: scores are chains over Dk, outputs chains over keys in ascending order.
+ *
+ * Layout of a page, type F32 or BF16 (rounded to nearest even when stored), for each key-value head:
+ *   ordinary: keys transposed, two lane blocks [Dk][32] (gemm lanes = keys), then values, ceil(Dv/32) lane blocks [PAGE][32] (lanes = channels, zero padded);
+ *   latent (MLA): one block [PAGE][Dk], natural order; the value of a position is the first Dv channels of its key. Bytes a position = Dk * size: the
+ *   formula (kv_lora + rope) of the MLA cache.
+ * Tests: tests/unit/test_attention.c. Facts: spec/families-2026.md 4; FlashAttention (Dao et al. 2022) section 3 for the online softmax.
+ */
+#ifndef US_KERNELS_ATTENTION_H
+#define US_KERNELS_ATTENTION_H
+
+#include "base/pool.h"
+#include "tensor/dtype.h"
+
+enum { US_KV_PAGE = 64 };
+
+typedef struct us_kv_layout {
+    us_dtype type;      /* F32 or BF16 */
+    bool latent;
+    uint32_t heads, dk, dv; /* key-value heads G, widths; latent: heads = 1, dv <= dk */
+} us_kv_layout;
+
+/** Bytes of one page (a multiple of 64); 0 when the sizes overflow. A fresh page must be zeroed. */
+size_t us_kv_page_bytes(const us_kv_layout *l);
+/** Store one position: k[heads*dk], v[heads*dv] (v NULL when latent). */
+void us_kv_store(const us_kv_layout *l, void *page, size_t slot, const float *k, const float *v);
+/** Read one position back, widened: k[heads*dk] and (unless latent or NULL) v[heads*dv]. */
+void us_kv_load(const us_kv_layout *l, const void *page, size_t slot, float *k, float *v);
+
+typedef struct us_attn {
+    us_kv_layout kv;
+    uint32_t heads;       /* query heads H, a multiple of kv.heads; head h reads key head h / (H/G) */
+    float scale;          /* scores are multiplied with it */
+    uint32_t window;      /* > 0: the last `window` positions, the query's own included */
+    uint32_t chunk;       /* > 0: only keys in the same floor(position / chunk) */
+    const float *sinks;   /* [H] or NULL: exp(sink) joins the denominator */
+} us_attn;
+
+/** One sequence's queries, positions start .. start+n-1; keys of positions 0 .. start+n-1 are already in the pages. */
+typedef struct us_attn_seq {
+    size_t start, n;
+    const float *q;       /* [n, H, Dk], row stride ldq */
+    size_t ldq;
+    float *out;           /* [n, H, Dv], row stride ldo */
+    size_t ldo;
+    const void *const *pages; /* ceil((start+n)/PAGE) pointers; pages no query can see (window, chunk) may be NULL */
+    const uint8_t *allow; /* NULL, or [n, start+n] with row stride lda: 0 hides key j from query i (sparse attention) */
+    size_t lda;
+} us_attn_seq;
+
+/** All sequences of a batch. A query that sees no key and has no sink gives zeros. Parallel over (sequence, key head, query block). US_E_NOMEM. */
+us_status us_attention(us_pool *pool, const us_attn *a, const us_attn_seq *seqs, size_t n_seqs, us_err *err) US_WARN_UNUSED;
+
+#endif
