@@ -27,19 +27,6 @@ us_status us_oracle_weight(us_oracle *o, int layer, const char *prefix, const ch
     return US_E_FORMAT;
 }
 
-/* Where the layers are named: the prefix of the first tensor that ends in a layer's input norm. */
-static us_status find_prefix(us_oracle *o) {
-    static const char *const bases[] = {"model.", "model.language_model.", "language_model.model.", "backbone.", ""};
-    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) {
-        snprintf(o->base, sizeof o->base, "%s", bases[i]);
-        snprintf(o->layers, sizeof o->layers, "%slayers.", bases[i]);
-        us_str prefix = us_str_z(o->layers);
-        for (size_t t = 0; t < o->st->ck->n_tensors; t++)
-            if (us_str_starts(o->st->ck->tensors[t].name, prefix)) return US_OK;
-    }
-    return us_fail(o->err, US_E_FORMAT, "tensor-missing", "no tensor of a layer is in the checkpoint");
-}
-
 us_status us_oracle_open(us_ctx *ctx, const us_structure *st, us_oracle **out, us_err *err) {
     us_oracle *o = us_calloc(1, sizeof *o);
     if (!o) return us_fail_nomem(err, "opening the oracle");
@@ -47,7 +34,8 @@ us_status us_oracle_open(us_ctx *ctx, const us_structure *st, us_oracle **out, u
     o->st = st;
     o->err = err;
     us_status s = us_recipe_build(st, &o->r, err);
-    if (s == US_OK) s = find_prefix(o);
+    if (s == US_OK) s = us_weight_prefix(st->ck, o->base, sizeof o->base, err);
+    snprintf(o->layers, sizeof o->layers, "%.64slayers.", o->base);
     if (s != US_OK) {
         us_oracle_free(o);
         return s;

@@ -127,6 +127,20 @@ us_status us_weight_f64(const us_checkpoint *ck, const char *name, size_t elemen
     return US_OK;
 }
 
+us_status us_weight_prefix(const us_checkpoint *ck, char *out, size_t size, us_err *err) {
+    static const char *const bases[] = {"model.", "model.language_model.", "language_model.model.", "backbone.", ""};
+    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) {
+        char layers[64];
+        snprintf(layers, sizeof layers, "%slayers.", bases[i]);
+        for (size_t t = 0; t < ck->n_tensors; t++)
+            if (us_str_starts(ck->tensors[t].name, us_str_z(layers))) {
+                snprintf(out, size, "%s", bases[i]);
+                return US_OK;
+            }
+    }
+    return us_fail(err, US_E_FORMAT, "tensor-missing", "no tensor of a layer is in the checkpoint");
+}
+
 bool us_weight_is_packed_blocks(const us_ck_tensor *t) {
     return us_str_ends(t->name, US_LIT("_blocks"));
 }

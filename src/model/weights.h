@@ -18,6 +18,8 @@ us_status us_weight_f64(const us_checkpoint *ck, const char *name, size_t elemen
 /** Slice e of a stacked tensor of E experts (plain, or MXFP4 blocks with scales beside it). *n = its elements. */
 us_status us_weight_expert_f64(const us_checkpoint *ck, const us_ck_tensor *t, size_t e, size_t E, us_arena *arena, const double **out, size_t *n,
                                us_err *err) US_WARN_UNUSED;
+/** What stands before "layers.<n>" in the tensor names: "model.", "", "backbone." ... US_E_FORMAT, class "tensor-missing". */
+us_status us_weight_prefix(const us_checkpoint *ck, char *out, size_t size, us_err *err) US_WARN_UNUSED;
 /** Is this the `_blocks` half of an MXFP4 pair? */
 bool us_weight_is_packed_blocks(const us_ck_tensor *t);
 
