@@ -10,6 +10,10 @@
 #ifndef US_KERNELS_RECURRENT_H
 #define US_KERNELS_RECURRENT_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "base/pool.h"
 
 enum { US_RECURRENT_CHUNK = 64 };
