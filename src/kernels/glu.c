@@ -1,39 +1,14 @@
 /* Expert activations. One text, compiled for three instruction sets; contraction is off in this file, so they agree bit for bit. See glu.h. */
 #include "kernels/glu.h"
 
-#include <stdint.h>
-#include <string.h>
-
 #include "kernels/dispatch.h"
+#include "kernels/exp.h"
 #include "kernels/targets.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* e^x, |x| clamped to 87: 2^n times a polynomial on [-ln2/2, ln2/2]. */
-INLINE float expo(float x) {
-    x = x > 87.0f ? 87.0f : x;
-    x = x < -87.0f ? -87.0f : x;
-    float t = x * 1.44269504f + 12582912.0f; /* adding 1.5 * 2^23 rounds to an integer */
-    float n = t - 12582912.0f;
-    float r = x - n * 0.693359375f;
-    r = r - n * -2.12194440e-4f;
-    float p = 1.3888889e-3f;
-    p = p * r + 8.3333333e-3f;
-    p = p * r + 4.1666667e-2f;
-    p = p * r + 1.6666667e-1f;
-    p = p * r + 0.5f;
-    p = p * r * r + r;
-    p = p + 1.0f;
-    uint32_t bits;
-    memcpy(&bits, &t, 4);
-    bits = (bits - 0x4b400000u + 127u) << 23;
-    float scale;
-    memcpy(&scale, &bits, 4);
-    return p * scale;
-}
-
 INLINE float sigmoid(float x) {
-    return 1.0f / (1.0f + expo(-x));
+    return 1.0f / (1.0f + us__exp(-x));
 }
 
 INLINE float tanh_of(float x) {
