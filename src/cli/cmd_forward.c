@@ -54,7 +54,7 @@ static void put(answer *a, const char *name, us_dtype dtype, const void *x, size
 }
 
 static void put_double(answer *a, const char *name, const double *x, size_t rows, size_t cols) {
-    float *f = us_calloc(rows * cols ? rows * cols : 1, sizeof *f);
+    float *f = us_calloc(rows * cols + 1, sizeof *f);
     if (!f) {
         a->status = US_E_NOMEM;
         return;
@@ -121,7 +121,7 @@ static us_status run_oracle(us_cli *c, const us_structure *st, const us_ids *in,
     US_TRY(us_oracle_open(us_cli_ctx(c), st, &o, err));
     size_t V = us_oracle_recipe(o)->V;
     us_oracle_taps taps = {oracle_layer, oracle_route, a};
-    double *logits = us_calloc(a->T ? a->T * V : 1, sizeof *logits);
+    double *logits = us_calloc(a->T * V + 1, sizeof *logits);
     us_status s = logits ? US_OK : us_fail_nomem(err, "running the oracle");
     for (a->b0 = 0; s == US_OK && a->b0 < in->B; a->b0++) {
         size_t T = in->start[a->b0 + 1] - in->start[a->b0];
@@ -141,7 +141,7 @@ static us_status run_engine(us_cli *c, const us_structure *st, us_engine_options
     size_t V = us_engine_recipe(e)->V, total = in->start[in->B];
     us_engine_taps taps = {engine_layer, engine_route, a};
     us_segment *segs = us_calloc(in->B ? in->B : 1, sizeof *segs);
-    float *logits = us_calloc(total ? total * V : 1, sizeof *logits);
+    float *logits = us_calloc(total * V + 1, sizeof *logits);
     us_status s = segs && logits ? US_OK : us_fail_nomem(err, "running the model");
     for (size_t b = 0; s == US_OK && b < in->B; b++) {
         segs[b].ids = in->ids + in->start[b];

@@ -2,6 +2,8 @@
 #ifndef US_CLI_IDS_H
 #define US_CLI_IDS_H
 
+#include <stddef.h>
+
 #include "base/ctx.h"
 
 /** Sequences of token ids: sequence b is ids[start[b] .. start[b+1]). */

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 // clang-format on
 
+#include "kernels/dispatch.h"
 #include "model/engine/engine.h"
 #include "support/model_ref.h"
 #include "support/support.h"
@@ -215,10 +216,16 @@ static void check_model(void *user, const char *folder, const char *name, const 
 }
 
 static void all_models(us_engine_options options, const char *name) {
-    variant v = {.options = options, .name = name};
-    int models = ref_each_model(check_model, &v);
-    print_message("%s: %d model configurations compared\n", name, models);
-    assert_int_equal(v.wrong, 0);
+    int wrong = 0;
+    for (int isa = 0; isa < US_ISA_COUNT; isa++) {
+        if (!us_isa_force((us_isa)isa)) continue;
+        variant v = {.options = options, .name = test_format("%s, %s", name, us_isa_name((us_isa)isa))};
+        int models = ref_each_model(check_model, &v);
+        print_message("%s: %d model configurations compared\n", v.name, models);
+        wrong += v.wrong;
+    }
+    us_isa_force(US_ISA_COUNT);
+    assert_int_equal(wrong, 0);
 }
 
 static void f32_equals_transformers(void **state) {

@@ -61,14 +61,14 @@ static us_status rotate_again(us_step *s, uint32_t l, size_t g, const gqa_shape 
     US_ENG_SCRATCH(s, sn, half);
     for (size_t p = 0; p < seq->n; p++) {
         void *page = st->pages[p / US_KV_PAGE]->data;
-        us_kv_load(&e->kv, page, p % US_KV_PAGE, k, v);
+        us_kv_load(&e->layers[l].kv, page, p % US_KV_PAGE, k, v);
         memcpy(k, st->rows + p * z->k_rows, z->k_rows * sizeof *k);
         for (size_t d = 0; d < half; d++) {
             cs[d] = (float)(cos((double)p * now[d]) * mb);
             sn[d] = (float)(sin((double)p * now[d]) * mb);
         }
         us_rotary(k, z->k_rows, 1, z->G, z->Dk, 0, rope->dims, cs, sn, rope->pair, 1);
-        us_kv_store(&e->kv, page, p % US_KV_PAGE, k, v);
+        us_kv_store(&e->layers[l].kv, page, p % US_KV_PAGE, k, v);
     }
     return US_OK;
 }
@@ -80,7 +80,7 @@ static us_status store(us_step *s, uint32_t l, const gqa_shape *z, const float *
         us_eng_state *st = &seq->layers[l];
         size_t end = seq->n + s->segs[g].n;
         /* Keys that are rotated again are written in all pages, so none may stay shared. */
-        US_TRY(us_eng_pages(e, &st->pages, &st->n_pages, &st->cap_pages, raw ? 0 : seq->n, end, s->err));
+        US_TRY(us_eng_pages(&e->layers[l].kv, &st->pages, &st->n_pages, &st->cap_pages, raw ? 0 : seq->n, end, s->err));
         if (raw) {
             US_TRY(us_eng_rows(&st->rows, &st->cap_rows, end * z->k_rows, s->err));
             memcpy(st->rows + seq->n * z->k_rows, raw + s->row0[g] * z->k_rows, s->segs[g].n * z->k_rows * sizeof *raw);
@@ -88,7 +88,7 @@ static us_status store(us_step *s, uint32_t l, const gqa_shape *z, const float *
         }
         for (size_t t = 0; t < s->segs[g].n; t++) {
             size_t p = seq->n + t, row = s->row0[g] + t;
-            us_kv_store(&e->kv, st->pages[p / US_KV_PAGE]->data, p % US_KV_PAGE, k + row * z->k_rows, v + row * z->v_rows);
+            us_kv_store(&e->layers[l].kv, st->pages[p / US_KV_PAGE]->data, p % US_KV_PAGE, k + row * z->k_rows, v + row * z->v_rows);
         }
     }
     return US_OK;
@@ -158,9 +158,7 @@ us_status us_eng_run_gqa(us_step *s, uint32_t l, const float *x, float *out) {
     if (lr->temperature) temperature(s, nq, q);
     scale_all(v, r->value_scale, T * z.v_rows);
     US_TRY(store(s, l, &z, raw, k, v));
-    us_kv_layout kv = e->kv;
-    kv.heads = (uint32_t)z.G;
-    us_attn a = {.kv = kv, .heads = r->H, .scale = (float)(r->score_scale > 0 ? r->score_scale : 1 / sqrt((double)z.Dk)), .window = lr->window,
+    us_attn a = {.kv = e->layers[l].kv, .heads = r->H, .scale = (float)(r->score_scale > 0 ? r->score_scale : 1 / sqrt((double)z.Dk)), .window = lr->window,
                  .chunk = lr->chunk, .sinks = w->sinks};
     US_TRY(attend(s, l, false, &a, q, y));
     if (gate) {
@@ -358,16 +356,16 @@ us_status us_eng_run_mla(us_step *s, uint32_t l, us_eng_mla *w, bool second, con
         us_seq *seq = s->segs[g].seq;
         us_eng_state *st = &seq->layers[l];
         us_page ***pages = second ? &st->pages2 : &st->pages;
-        US_TRY(us_eng_pages(e, pages, second ? &st->n_pages2 : &st->n_pages, second ? &st->cap_pages2 : &st->cap_pages, seq->n, seq->n + s->segs[g].n, s->err));
+        US_TRY(us_eng_pages(&e->layers[l].kv, pages, second ? &st->n_pages2 : &st->n_pages, second ? &st->cap_pages2 : &st->cap_pages, seq->n, seq->n + s->segs[g].n, s->err));
         for (size_t t = 0; t < s->segs[g].n; t++) {
             size_t p = seq->n + t;
-            us_kv_store(&e->kv, (*pages)[p / US_KV_PAGE]->data, p % US_KV_PAGE, kv + (s->row0[g] + t) * W, NULL);
+            us_kv_store(&e->layers[l].kv, (*pages)[p / US_KV_PAGE]->data, p % US_KV_PAGE, kv + (s->row0[g] + t) * W, NULL);
         }
     }
     if (r->index_topk && r->q_lora && !r->layers[l].index_shared) US_TRY(select_keys(s, l, w, x, latent));
     US_TRY(per_head(s, w->uk, &(head_job){.T = T, .x = q, .ldx = H * Dk, .step_x = Dk, .y = wide, .ldy = H * W, .step_y = W}));
     for (size_t i = 0; i < T * H; i++) memcpy(wide + i * W + C, q + i * Dk + N, R * sizeof *q);
-    us_attn a = {.kv = e->kv, .heads = r->H, .scale = (float)r->score_scale};
+    us_attn a = {.kv = e->layers[l].kv, .heads = r->H, .scale = (float)r->score_scale};
     US_TRY(attend(s, l, second, &a, wide, mixed));
     US_TRY(per_head(s, w->uv, &(head_job){.T = T, .x = mixed, .ldx = H * C, .step_x = C, .y = y, .ldy = H * Dv, .step_y = Dv}));
     return us_eng_apply(s, &w->o, w->o_bias, T, y, H * Dv, out, r->D);

@@ -119,6 +119,7 @@ typedef struct us_eng_hc {
 } us_eng_hc;
 
 typedef struct us_eng_layer {
+    us_kv_layout kv;      /* of its pages */
     us_eng_norm norm_in, norm_ffn, norm_in2, norm_ffn2; /* the latter two: longcat_flash */
     us_eng_gqa gqa;
     us_eng_mla mla, mla2;
@@ -144,7 +145,6 @@ struct us_engine {
     const float *head_bias;
     us_eng_norm norm_out;
     us_eng_hc hc_head;
-    us_kv_layout kv;       /* of pages */
     us_arena arena;        /* tables and small vectors */
     char *scratch;         /* one block, grown between steps */
     size_t scratch_bytes;
@@ -210,13 +210,14 @@ void us_mat_drop(us_mat *m);
 us_status us_eng_apply(us_step *s, us_mat *w, const float *bias, size_t m, const float *x, size_t ldx, float *y, size_t ldy) US_WARN_UNUSED;
 us_status us_eng_apply_full(us_step *s, us_mat *w, const float *bias, size_t m, const float *x, size_t ldx, float *y, size_t ldy) US_WARN_UNUSED;
 void us_eng_norm_rows(const us_engine *e, const us_eng_norm *n, float plus, double eps, size_t rows, const float *x, float *y);
-/* fn(arg, i, thread) for all segments or rows. */
 us_status us_eng_load(us_engine *e, us_err *err) US_WARN_UNUSED;
 /* Every matrix of a layer, for dropping and counting. */
 void us_eng_each_mat(us_engine *e, us_eng_layer *l, void (*fn)(void *user, us_mat *m), void *user);
 
+/* Has the model states that cannot go back? */
+bool us_eng_recurrent(const us_engine *e);
 /* Room for positions up to n in a layer's pages, writable from position `from`. */
-us_status us_eng_pages(us_engine *e, us_page ***pages, size_t *n_pages, size_t *cap, size_t from, size_t n, us_err *err) US_WARN_UNUSED;
+us_status us_eng_pages(const us_kv_layout *kv, us_page ***pages, size_t *n_pages, size_t *cap, size_t from, size_t n, us_err *err) US_WARN_UNUSED;
 us_status us_eng_rows(float **rows, size_t *cap, size_t need, us_err *err) US_WARN_UNUSED;
 
 us_status us_eng_run_gqa(us_step *s, uint32_t l, const float *x, float *out) US_WARN_UNUSED;

@@ -35,13 +35,11 @@ static void scratch_reset(us_engine *e) {
 
 /* ---- opening ---- */
 
-static us_kv_layout page_layout(const us_engine *e) {
+static us_kv_layout page_layout(const us_engine *e, uint32_t l) {
     const us_recipe *r = &e->r;
     us_dtype type = e->opt.compute == US_COMPUTE_BF16 ? US_DTYPE_BF16 : US_DTYPE_F32;
-    for (uint32_t l = 0; l < r->L; l++) {
-        if (r->layers[l].mixer == US_MIX_MLA) return (us_kv_layout){type, true, 1, r->kv_lora + r->rope_dims, r->kv_lora};
-        if (r->layers[l].mixer == US_MIX_GQA) return (us_kv_layout){type, false, e->layers[l].gqa.groups, r->head_dim, r->v_head_dim};
-    }
+    if (r->layers[l].mixer == US_MIX_MLA) return (us_kv_layout){type, true, 1, r->kv_lora + r->rope_dims, r->kv_lora};
+    if (r->layers[l].mixer == US_MIX_GQA) return (us_kv_layout){type, false, e->layers[l].gqa.groups, r->head_dim, r->v_head_dim};
     return (us_kv_layout){type, false, 1, 1, 1};
 }
 
@@ -57,7 +55,7 @@ us_status us_engine_open(us_ctx *ctx, const us_structure *st, const us_engine_op
     US_GO(us_weight_prefix(st->ck, e->base, sizeof e->base, err));
     snprintf(e->layers_at, sizeof e->layers_at, "%.64slayers.", e->base);
     US_GO(us_eng_load(e, err));
-    e->kv = page_layout(e);
+    for (uint32_t l = 0; l < e->r.L; l++) e->layers[l].kv = page_layout(e, l);
     *out = e;
     e = NULL;
 done:
@@ -110,7 +108,7 @@ us_engine_size us_engine_size_of(const us_engine *ce) {
         z.weights += bytes;
         if (bytes > z.largest_layer) z.largest_layer = bytes;
         us_mixer m = e->r.layers[l].mixer;
-        if (m == US_MIX_GQA || m == US_MIX_MLA) z.per_position += us_kv_page_bytes(&e->kv) / US_KV_PAGE * (e->r.two_attentions ? 2 : 1);
+        if (m == US_MIX_GQA || m == US_MIX_MLA) z.per_position += us_kv_page_bytes(&e->layers[l].kv) / US_KV_PAGE * (e->r.two_attentions ? 2 : 1);
         if (m == US_MIX_V4) z.per_position += e->r.head_dim * sizeof(float);
         if (m == US_MIX_GDN) z.per_sequence += (uint64_t)e->r.value_heads * e->r.key_dim * e->r.value_dim * sizeof(float);
         if (m == US_MIX_KDA) z.per_sequence += (uint64_t)e->r.key_heads * e->r.key_dim * e->r.key_dim * sizeof(float);
@@ -388,7 +386,7 @@ us_status us_engine_run(us_engine *e, const us_segment *segs, size_t n, const us
     if (s == US_OK) s = finish(&step, x, logits);
     for (size_t g = 0; g < n; g++) {
         if (s == US_OK) segs[g].seq->n += segs[g].n;
-        else segs[g].seq->broken = true;
+        else segs[g].seq->broken = us_eng_recurrent(e); /* keys beyond the length are harmless, a moved state is not */
     }
 done:
     us_arena_free(&e->overflow);

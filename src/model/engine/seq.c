@@ -40,7 +40,7 @@ static fixed fixed_of(const us_engine *e, uint32_t l) {
     return f;
 }
 
-static bool is_recurrent(const us_engine *e) {
+bool us_eng_recurrent(const us_engine *e) {
     for (uint32_t l = 0; l < e->r.L; l++) {
         us_mixer m = e->r.layers[l].mixer;
         if (m == US_MIX_GDN || m == US_MIX_KDA || m == US_MIX_MAMBA2 || (m == US_MIX_V4 && e->r.layers[l].compress)) return true;
@@ -155,7 +155,7 @@ us_status us_seq_fork(const us_seq *s, us_seq **out, us_err *err) {
 us_status us_seq_truncate(us_seq *s, size_t n, us_err *err) {
     if (n > s->n) return us_fail(err, US_E_INVAL, "length", "a sequence of %zu tokens cannot be cut to %zu", s->n, n);
     if (n == s->n) return US_OK;
-    bool recurrent = is_recurrent(s->e);
+    bool recurrent = us_eng_recurrent(s->e);
     if (recurrent && n) return us_fail(err, US_E_REFUSED, "recurrent", "a model with recurrent layers cannot go back to token %zu: fork the sequence there first", n);
     size_t pages = (n + US_KV_PAGE - 1) / US_KV_PAGE;
     for (uint32_t l = 0; l < s->e->r.L; l++) {
@@ -176,11 +176,11 @@ size_t us_seq_length(const us_seq *s) {
 }
 
 size_t us_seq_bytes(const us_seq *s) {
-    size_t bytes = 0, page = us_kv_page_bytes(&s->e->kv);
+    size_t bytes = 0;
     for (uint32_t l = 0; l < s->e->r.L; l++) {
         const us_eng_state *st = &s->layers[l];
         fixed f = fixed_of(s->e, l);
-        bytes += (st->n_pages + st->n_pages2) * page;
+        bytes += (st->n_pages + st->n_pages2) * us_kv_page_bytes(&s->e->layers[l].kv);
         bytes += (st->cap_rows + st->cap_entries + st->cap_index_entries + f.state + f.tail + f.pending + f.index_pending) * sizeof(float);
     }
     return bytes;
@@ -200,8 +200,8 @@ static us_page *page_create(size_t bytes, const us_page *from) {
     return p;
 }
 
-us_status us_eng_pages(us_engine *e, us_page ***pages, size_t *n_pages, size_t *cap, size_t from, size_t n, us_err *err) {
-    size_t bytes = us_kv_page_bytes(&e->kv), need = (n + US_KV_PAGE - 1) / US_KV_PAGE, first = from / US_KV_PAGE;
+us_status us_eng_pages(const us_kv_layout *kv, us_page ***pages, size_t *n_pages, size_t *cap, size_t from, size_t n, us_err *err) {
+    size_t bytes = us_kv_page_bytes(kv), need = (n + US_KV_PAGE - 1) / US_KV_PAGE, first = from / US_KV_PAGE;
     if (!bytes || !us_grow(pages, cap, need ? need : 1, sizeof **pages)) return us_fail_nomem(err, "keeping keys and values");
     for (size_t i = first; i < need; i++) {
         us_page *old = i < *n_pages ? (*pages)[i] : NULL;
