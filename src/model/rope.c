@@ -111,3 +111,7 @@ void us_rope_table(const us_rope *r, uint64_t length, double *inv_freq, double *
     if (r->kind == US_ROPE_YARN) yarn(r, inv_freq, multiplier);
     if (r->kind == US_ROPE_LONGROPE) *multiplier = (double)length > r->original_positions ? r->long_mscale : r->short_mscale;
 }
+
+bool us_rope_grows(const us_rope *r) {
+    return r->kind == US_ROPE_DYNAMIC || r->kind == US_ROPE_LONGROPE;
+}

@@ -38,6 +38,8 @@ us_status us_rope_read(const us_json_doc *d, us_json_ref params, double theta, u
 
 /** inv_freq[dims/2] and the multiplier of cos and sin for a sequence of `length` tokens (which matters for dynamic and longrope only). */
 void us_rope_table(const us_rope *r, uint64_t length, double *inv_freq, double *multiplier);
+/** May the table change with the length of the sequence? Then a cache must be able to rotate its keys again. */
+bool us_rope_grows(const us_rope *r);
 /** m(a) = 0.1 a ln(factor) + 1, 1 when factor <= 1. DeepSeek multiplies the score scale by m(mscale_all_dim)^2. */
 double us_rope_mscale(double factor, double a);
 

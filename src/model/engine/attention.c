@@ -43,7 +43,7 @@ typedef struct gqa_shape {
     size_t H, G, Dk, Dv, q_rows, k_rows, v_rows, width;
 } gqa_shape;
 
-/* A dynamic rope whose table changed since the last step: rotate all cached keys anew from the raw ones. */
+/* A rope whose table changed since the last step: rotate all cached keys anew from the raw ones. */
 static us_status rotate_again(us_step *s, uint32_t l, size_t g, const gqa_shape *z) {
     us_engine *e = s->e;
     us_seq *seq = s->segs[g].seq;
@@ -111,7 +111,7 @@ us_status us_eng_run_gqa(us_step *s, uint32_t l, const float *x, float *out) {
     z.v_rows = z.G * z.Dv;
     z.width = z.q_rows + z.k_rows + z.v_rows;
     const us_rope *rope = lr->rope >= 0 ? &r->ropes[lr->rope] : NULL;
-    bool keep_raw = rope && rope->kind == US_ROPE_DYNAMIC;
+    bool keep_raw = rope && us_rope_grows(rope);
     size_t T = s->T, nq = z.H * z.Dk;
     US_ENG_SCRATCH(s, qkv, T * z.width);
     US_ENG_SCRATCH(s, q, T * nq);
