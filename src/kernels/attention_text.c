@@ -1,0 +1,137 @@
+/* Softmax of score tiles and moves of pages: one text, compiled for three instruction sets; contraction is off, so they agree. See attention_text.h. */
+#include "kernels/attention_text.h"
+
+#include <string.h>
+
+#include "kernels/attention.h"
+#include "kernels/exp.h"
+#include "kernels/gemm.h"
+#include "kernels/targets.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define PLAIN_INF __builtin_inff()
+
+enum { LANES = 16 }; /* partial maxima and sums of a page: slot k belongs to lane k % 16 */
+
+INLINE float page_max(const float *x) {
+    float t[LANES];
+    for (size_t l = 0; l < LANES; l++) t[l] = x[l] > -PLAIN_INF ? x[l] : -PLAIN_INF;
+    for (size_t k = LANES; k < US_KV_PAGE; k += LANES)
+        for (size_t l = 0; l < LANES; l++) t[l] = x[k + l] > t[l] ? x[k + l] : t[l];
+    for (size_t l = 0; l < 8; l++) t[l] = t[l + 8] > t[l] ? t[l + 8] : t[l];
+    for (size_t l = 0; l < 4; l++) t[l] = t[l + 4] > t[l] ? t[l + 4] : t[l];
+    for (size_t l = 0; l < 2; l++) t[l] = t[l + 2] > t[l] ? t[l + 2] : t[l];
+    return t[1] > t[0] ? t[1] : t[0];
+}
+
+INLINE float page_sum(const float *x) {
+    float t[LANES];
+    for (size_t l = 0; l < LANES; l++) t[l] = x[l];
+    for (size_t k = LANES; k < US_KV_PAGE; k += LANES)
+        for (size_t l = 0; l < LANES; l++) t[l] += x[k + l];
+    for (size_t l = 0; l < 8; l++) t[l] += t[l + 8];
+    for (size_t l = 0; l < 4; l++) t[l] += t[l + 4];
+    for (size_t l = 0; l < 2; l++) t[l] += t[l + 2];
+    return t[0] + t[1];
+}
+
+INLINE void text_soft(float *s, size_t nr, const int32_t *lo, const int32_t *hi, const uint8_t *seen, float scale, float *max, float *sum, float *turn, float *out,
+                      size_t ldo) {
+    for (size_t r = 0; r < nr; r++) {
+        float *x = s + r * US_ATTN_LDS;
+        int32_t from = lo[r], to = hi[r];
+        if (from == 0 && to == US_KV_PAGE) {
+            for (int32_t k = 0; k < US_KV_PAGE; k++) x[k] = x[k] * scale;
+        } else {
+            for (int32_t k = 0; k < US_KV_PAGE; k++) {
+                float v = x[k] * scale;
+                x[k] = k >= from && k < to ? v : -PLAIN_INF;
+            }
+        }
+        if (seen)
+            for (int32_t k = from; k < to; k++) x[k] = seen[k] ? x[k] : -PLAIN_INF;
+        float top = page_max(x), old = max[r];
+        top = top > old ? top : old;
+        turn[r] = us__exp_below(old - (top > -PLAIN_INF ? top : 0.0f));
+        max[r] = top;
+    }
+    for (size_t r = 0; r < nr; r++) {
+        float *x = s + r * US_ATTN_LDS, top = max[r] > -PLAIN_INF ? max[r] : 0.0f;
+        for (size_t k = 0; k < US_KV_PAGE; k++) x[k] = us__exp_below(x[k] - top);
+        sum[r] = sum[r] * turn[r] + page_sum(x);
+    }
+    for (size_t r = 0; r < nr; r++) {
+        if (turn[r] == 1.0f) continue;
+        float *o = out + r * ldo, f = turn[r];
+        for (size_t i = 0; i < ldo; i++) o[i] = o[i] * f;
+    }
+}
+
+INLINE void text_merge(size_t rows, size_t ldo, float *max, float *sum, float *restrict out, const float *max1, const float *sum1, const float *restrict out1) {
+    for (size_t r = 0; r < rows; r++, out += ldo, out1 += ldo) {
+        if (sum1[r] == 0.0f) continue;
+        float top = max1[r] > max[r] ? max1[r] : max[r];
+        float a = us__exp_below(max[r] - top), b = us__exp_below(max1[r] - top);
+        max[r] = top;
+        sum[r] = sum[r] * a + sum1[r] * b;
+        for (size_t i = 0; i < ldo; i++) out[i] = out[i] * a + out1[i] * b;
+    }
+}
+
+INLINE void text_divide(const float *restrict x, float sum, size_t n, float *restrict out) {
+    if (sum == 0.0f) {
+        memset(out, 0, n * sizeof *out);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) out[i] = x[i] / sum;
+}
+
+INLINE void text_latent(const float *restrict natural, size_t dk, size_t dv, float *restrict keys, float *restrict values) {
+    for (size_t b = 0; b < US_KV_PAGE / US_GEMM_LANES; b++, keys += dk * US_GEMM_LANES)
+        for (size_t c = 0; c < dk; c++)
+            for (size_t l = 0; l < US_GEMM_LANES; l++) keys[c * US_GEMM_LANES + l] = natural[(b * US_GEMM_LANES + l) * dk + c];
+    for (size_t c = 0; c < dv; c += US_GEMM_LANES, values += US_KV_PAGE * US_GEMM_LANES) {
+        size_t n = dv - c < US_GEMM_LANES ? dv - c : US_GEMM_LANES;
+        for (size_t k = 0; k < US_KV_PAGE; k++) {
+            float *to = values + k * US_GEMM_LANES;
+            if (n == US_GEMM_LANES) {
+                memcpy(to, natural + k * dk + c, US_GEMM_LANES * sizeof *to);
+            } else {
+                memset(to, 0, US_GEMM_LANES * sizeof *to);
+                memcpy(to, natural + k * dk + c, n * sizeof *to);
+            }
+        }
+    }
+}
+
+#define PATH(name, target)                                                                                                                            \
+    target static void soft_##name(float *s, size_t nr, const int32_t *lo, const int32_t *hi, const uint8_t *seen, float scale, float *max, float *sum, \
+                                   float *turn, float *out, size_t ldo) {                                                                             \
+        text_soft(s, nr, lo, hi, seen, scale, max, sum, turn, out, ldo);                                                                              \
+    }                                                                                                                                                 \
+    target static void merge_##name(size_t rows, size_t ldo, float *max, float *sum, float *out, const float *max1, const float *sum1,                \
+                                    const float *out1) {                                                                                              \
+        text_merge(rows, ldo, max, sum, out, max1, sum1, out1);                                                                                       \
+    }                                                                                                                                                 \
+    target static void divide_##name(const float *x, float sum, size_t n, float *out) {                                                               \
+        text_divide(x, sum, n, out);                                                                                                                  \
+    }                                                                                                                                                 \
+    target static void latent_##name(const float *natural, size_t dk, size_t dv, float *keys, float *values) {                                        \
+        text_latent(natural, dk, dv, keys, values);                                                                                                   \
+    }                                                                                                                                                 \
+    static const us_attn_text text_##name = {soft_##name, merge_##name, divide_##name, latent_##name};
+
+PATH(base, )
+#if defined(__x86_64__)
+PATH(avx2, US_TARGET_AVX2)
+PATH(avx512, US_TARGET_AVX512)
+#endif
+
+const us_attn_text *us__attn_text(us_isa isa) {
+#if defined(__x86_64__)
+    if (isa == US_ISA_AVX512) return &text_avx512;
+    if (isa == US_ISA_AVX2) return &text_avx2;
+#endif
+    (void)isa;
+    return &text_base;
+}
