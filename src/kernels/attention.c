@@ -205,10 +205,10 @@ static size_t runs_of(const attn_view *v, size_t nr, attn_run *runs) {
 static void tile_step(const attn_job *j, const attn_work *w, const attn_page *p, const attn_view *v, size_t row, size_t nr) {
     const us_kv_layout *l = &j->a->kv;
     size_t low = (size_t)v->lo[0], high = (size_t)v->hi[nr - 1];
-    float turn[US_GEMM_ROWS], *s = w->scores;
+    float *s = w->scores;
     for (size_t b = low / US_GEMM_LANES; b * US_GEMM_LANES < high; b++)
         p->tile(l->dk, w->q + row * j->ldq, j->ldq, nr, p->keys + b * l->dk * US_GEMM_LANES * p->size, s + b * US_GEMM_LANES, US_ATTN_LDS, true);
-    j->text->soft(s, nr, v->lo, v->hi, v->seen, j->a->scale, w->span.max + row, w->span.sum + row, turn, w->span.out + row * j->ldo, j->ldo);
+    j->text->soft(s, nr, v->lo, v->hi, v->seen, j->a->scale, w->span.max + row, w->span.sum + row, w->span.out + row * j->ldo, j->ldo);
 
     attn_run runs[2 * US_GEMM_ROWS];
     size_t n = runs_of(v, nr, runs);
@@ -255,11 +255,11 @@ static void picked_step(const attn_job *j, const attn_work *w, const attn_page *
                         bool fresh) {
     const us_kv_layout *l = &j->a->kv;
     size_t low = (size_t)v->lo[0], high = (size_t)v->hi[0], block = US_GEMM_LANES * p->size;
-    float turn[US_GEMM_ROWS], *s = w->scores, *out = w->span.out + row * j->ldo;
+    float *s = w->scores, *out = w->span.out + row * j->ldo;
     char *picked = (char *)w->picked;
     for (size_t b = low / US_GEMM_LANES; b * US_GEMM_LANES < high; b++)
         p->tile(l->dk, w->q + row * j->ldq, j->ldq, nr, p->keys + b * l->dk * block, s + b * US_GEMM_LANES, US_ATTN_LDS, true);
-    j->text->soft(s, nr, v->lo, v->hi, v->seen, j->a->scale, w->span.max + row, w->span.sum + row, turn, out, j->ldo);
+    j->text->soft(s, nr, v->lo, v->hi, v->seen, j->a->scale, w->span.max + row, w->span.sum + row, out, j->ldo);
     for (size_t r = 0; r < nr; r++)
         for (size_t i = 0; i < n; i++) s[r * US_ATTN_LDS + i] = s[r * US_ATTN_LDS + slots[i]];
     for (size_t b = 0; b < value_blocks(l); b++) {

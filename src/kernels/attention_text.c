@@ -2,6 +2,9 @@
 #include "kernels/attention_text.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "kernels/attention.h"
 #include "kernels/exp.h"
@@ -13,30 +16,67 @@
 
 enum { LANES = 16 }; /* partial maxima and sums of a page: slot k belongs to lane k % 16 */
 
-INLINE float page_max(const float *x) {
+/* The greatest and the sum of a page of numbers, lanes first, then a tree; NaN is passed over by the maximum (and comes through in the sum). */
+INLINE float page_max_base(const float *x) {
     float t[LANES];
     for (size_t l = 0; l < LANES; l++) t[l] = x[l] > -PLAIN_INF ? x[l] : -PLAIN_INF;
     for (size_t k = LANES; k < US_KV_PAGE; k += LANES)
         for (size_t l = 0; l < LANES; l++) t[l] = x[k + l] > t[l] ? x[k + l] : t[l];
-    for (size_t l = 0; l < 8; l++) t[l] = t[l + 8] > t[l] ? t[l + 8] : t[l];
-    for (size_t l = 0; l < 4; l++) t[l] = t[l + 4] > t[l] ? t[l + 4] : t[l];
-    for (size_t l = 0; l < 2; l++) t[l] = t[l + 2] > t[l] ? t[l + 2] : t[l];
-    return t[1] > t[0] ? t[1] : t[0];
+    for (size_t n = LANES / 2; n; n /= 2)
+        for (size_t l = 0; l < n; l++) t[l] = t[l + n] > t[l] ? t[l + n] : t[l];
+    return t[0];
 }
 
-INLINE float page_sum(const float *x) {
+INLINE float page_sum_base(const float *x) {
     float t[LANES];
     for (size_t l = 0; l < LANES; l++) t[l] = x[l];
     for (size_t k = LANES; k < US_KV_PAGE; k += LANES)
         for (size_t l = 0; l < LANES; l++) t[l] += x[k + l];
-    for (size_t l = 0; l < 8; l++) t[l] += t[l + 8];
-    for (size_t l = 0; l < 4; l++) t[l] += t[l + 4];
-    for (size_t l = 0; l < 2; l++) t[l] += t[l + 2];
-    return t[0] + t[1];
+    for (size_t n = LANES / 2; n; n /= 2)
+        for (size_t l = 0; l < n; l++) t[l] += t[l + n];
+    return t[0];
 }
 
-INLINE void text_soft(float *s, size_t nr, const int32_t *lo, const int32_t *hi, const uint8_t *seen, float scale, float *max, float *sum, float *turn, float *out,
-                      size_t ldo) {
+#if defined(__x86_64__)
+/* By hand, because compilers make scalar code of the above. max(a, b) of the processor is a > b ? a : b. */
+#define TREE(op, v)                                                                                                                                   \
+    v = _mm_##op##_ps(_mm_movehl_ps(v, v), v);                                                                                                        \
+    return _mm_cvtss_f32(_mm_##op##_ss(_mm_shuffle_ps(v, v, 1), v))
+
+INLINE US_TARGET_AVX2 float max8(__m256 a, __m256 b) {
+    a = _mm256_max_ps(b, a);
+    __m128 v = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
+    TREE(max, v);
+}
+INLINE US_TARGET_AVX2 float sum8(__m256 a, __m256 b) {
+    a = _mm256_add_ps(b, a);
+    __m128 v = _mm_add_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
+    TREE(add, v);
+}
+INLINE US_TARGET_AVX2 float page_max_avx2(const float *x) {
+    __m256 a = _mm256_set1_ps(-PLAIN_INF), b = a;
+    for (size_t k = 0; k < US_KV_PAGE; k += LANES) a = _mm256_max_ps(_mm256_loadu_ps(x + k), a), b = _mm256_max_ps(_mm256_loadu_ps(x + k + 8), b);
+    return max8(a, b);
+}
+INLINE US_TARGET_AVX2 float page_sum_avx2(const float *x) {
+    __m256 a = _mm256_loadu_ps(x), b = _mm256_loadu_ps(x + 8);
+    for (size_t k = LANES; k < US_KV_PAGE; k += LANES) a = _mm256_add_ps(a, _mm256_loadu_ps(x + k)), b = _mm256_add_ps(b, _mm256_loadu_ps(x + k + 8));
+    return sum8(a, b);
+}
+INLINE US_TARGET_AVX512 float page_max_avx512(const float *x) {
+    __m512 a = _mm512_set1_ps(-PLAIN_INF);
+    for (size_t k = 0; k < US_KV_PAGE; k += LANES) a = _mm512_max_ps(_mm512_loadu_ps(x + k), a);
+    return max8(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+}
+INLINE US_TARGET_AVX512 float page_sum_avx512(const float *x) {
+    __m512 a = _mm512_loadu_ps(x);
+    for (size_t k = LANES; k < US_KV_PAGE; k += LANES) a = _mm512_add_ps(a, _mm512_loadu_ps(x + k));
+    return sum8(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+}
+#endif
+
+/* Scores from products: scaled, what is hidden at -infinity. */
+INLINE void text_scale(float *s, size_t nr, const int32_t *lo, const int32_t *hi, const uint8_t *seen, float scale) {
     for (size_t r = 0; r < nr; r++) {
         float *x = s + r * US_ATTN_LDS;
         int32_t from = lo[r], to = hi[r];
@@ -50,19 +90,32 @@ INLINE void text_soft(float *s, size_t nr, const int32_t *lo, const int32_t *hi,
         }
         if (seen)
             for (int32_t k = from; k < to; k++) x[k] = seen[k] ? x[k] : -PLAIN_INF;
-        float top = page_max(x), old = max[r];
-        top = top > old ? top : old;
-        turn[r] = us__exp_below(old - (top > -PLAIN_INF ? top : 0.0f));
-        max[r] = top;
     }
-    for (size_t r = 0; r < nr; r++) {
-        float *x = s + r * US_ATTN_LDS, top = max[r] > -PLAIN_INF ? max[r] : 0.0f;
-        for (size_t k = 0; k < US_KV_PAGE; k++) x[k] = us__exp_below(x[k] - top);
-        sum[r] = sum[r] * turn[r] + page_sum(x);
+}
+
+/* top[] comes with the maxima of the page; max[] gets the new running one, turn[] the factor of what is there. Padded to a tile, so that it is one vector. */
+INLINE void text_turn(size_t nr, float *restrict top, float *restrict max, float *restrict turn) {
+    float old[LANES];
+    for (size_t r = 0; r < LANES; r++) old[r] = -PLAIN_INF;
+    memcpy(old, max, nr * sizeof *old);
+    for (size_t r = 0; r < LANES; r++) {
+        top[r] = top[r] > old[r] ? top[r] : old[r];
+        turn[r] = us__exp_below(old[r] - (top[r] > -PLAIN_INF ? top[r] : 0.0f));
     }
+    memcpy(max, top, nr * sizeof *max);
+}
+
+INLINE void text_weigh(float *s, size_t nr, const float *top) {
     for (size_t r = 0; r < nr; r++) {
-        if (turn[r] == 1.0f) continue;
+        float *x = s + r * US_ATTN_LDS, t = top[r] > -PLAIN_INF ? top[r] : 0.0f;
+        for (size_t k = 0; k < US_KV_PAGE; k++) x[k] = us__exp_below(x[k] - t);
+    }
+}
+
+INLINE void text_rescale(size_t nr, const float *turn, float *out, size_t ldo) {
+    for (size_t r = 0; r < nr; r++) {
         float *o = out + r * ldo, f = turn[r];
+        if (f == 1.0f) continue;
         for (size_t i = 0; i < ldo; i++) o[i] = o[i] * f;
     }
 }
@@ -105,9 +158,15 @@ INLINE void text_latent(const float *restrict natural, size_t dk, size_t dv, flo
 }
 
 #define PATH(name, target)                                                                                                                            \
-    target static void soft_##name(float *s, size_t nr, const int32_t *lo, const int32_t *hi, const uint8_t *seen, float scale, float *max, float *sum, \
-                                   float *turn, float *out, size_t ldo) {                                                                             \
-        text_soft(s, nr, lo, hi, seen, scale, max, sum, turn, out, ldo);                                                                              \
+    target static void soft_##name(float *s, size_t nr, const int32_t *lo, const int32_t *hi, const uint8_t *seen, float scale, float *max, float *sum,\
+                                   float *out, size_t ldo) {                                                                                          \
+        float top[LANES] = {0}, turn[LANES];                                                                                                          \
+        text_scale(s, nr, lo, hi, seen, scale);                                                                                                       \
+        for (size_t r = 0; r < nr; r++) top[r] = page_max_##name(s + r * US_ATTN_LDS);                                                                \
+        text_turn(nr, top, max, turn);                                                                                                                \
+        text_weigh(s, nr, top);                                                                                                                       \
+        for (size_t r = 0; r < nr; r++) sum[r] = sum[r] * turn[r] + page_sum_##name(s + r * US_ATTN_LDS);                                             \
+        text_rescale(nr, turn, out, ldo);                                                                                                             \
     }                                                                                                                                                 \
     target static void merge_##name(size_t rows, size_t ldo, float *max, float *sum, float *out, const float *max1, const float *sum1,                \
                                     const float *out1) {                                                                                              \

@@ -15,10 +15,9 @@ enum { US_ATTN_LDS = 80 }; /* row stride of a tile of scores: a page and a bit, 
 typedef struct us_attn_text {
     /**
      * Scores of nr rows against a page become weights in place. Row r sees slots lo[r] .. hi[r]-1 (at least one), of these only the ones with seen != 0 where
-     * seen is given; other slots become 0. max, sum and out (row stride ldo) are the rows' running softmax; what they held is rescaled. turn: nr floats.
+     * seen is given; other slots become 0. max, sum and out (row stride ldo) are the rows' running softmax; what they held is rescaled.
      */
-    void (*soft)(float *s, size_t nr, const int32_t *lo, const int32_t *hi, const uint8_t *seen, float scale, float *max, float *sum, float *turn, float *out,
-                 size_t ldo);
+    void (*soft)(float *s, size_t nr, const int32_t *lo, const int32_t *hi, const uint8_t *seen, float scale, float *max, float *sum, float *out, size_t ldo);
     /** Running softmax of a span (max1, sum1, out1) into that of the spans before (max, sum, out); rows whose span has no weight stay as they are. */
     void (*merge)(size_t rows, size_t ldo, float *max, float *sum, float *out, const float *max1, const float *sum1, const float *out1);
     /** out[i] = x[i] / sum, or 0 where sum is. */
