@@ -139,10 +139,44 @@ INLINE void text_divide(const float *restrict x, float sum, size_t n, float *res
     for (size_t i = 0; i < n; i++) out[i] = x[i] / sum;
 }
 
-INLINE void text_latent(const float *restrict natural, size_t dk, size_t dv, float *restrict keys, float *restrict values) {
-    for (size_t b = 0; b < US_KV_PAGE / US_GEMM_LANES; b++, keys += dk * US_GEMM_LANES)
-        for (size_t c = 0; c < dk; c++)
-            for (size_t l = 0; l < US_GEMM_LANES; l++) keys[c * US_GEMM_LANES + l] = natural[(b * US_GEMM_LANES + l) * dk + c];
+/* Columns c0 .. dk-1 of 64 rows become rows of two lane blocks. */
+INLINE void columns_base(const float *restrict natural, size_t c0, size_t dk, float *restrict keys) {
+    for (size_t c = c0; c < dk; c++)
+        for (size_t k = 0; k < US_KV_PAGE; k++) keys[(k / US_GEMM_LANES * dk + c) * US_GEMM_LANES + k % US_GEMM_LANES] = natural[k * dk + c];
+}
+
+#if defined(__x86_64__)
+/* Eight by eight: rows i and i + 4 share a register from the load on, so that only two rounds of shuffles are left. */
+INLINE US_TARGET_AVX2 void square8(const float *from, size_t stride, float *to) {
+    __m256 r[8], t[8];
+    for (int i = 0; i < 4; i++) {
+        const float *a = from + (size_t)i * stride, *b = a + 4 * stride;
+        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
+        r[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a + 4)), _mm_loadu_ps(b + 4), 1);
+    }
+    for (int h = 0; h < 8; h += 4) {
+        t[0] = _mm256_unpacklo_ps(r[h], r[h + 1]), t[1] = _mm256_unpackhi_ps(r[h], r[h + 1]);
+        t[2] = _mm256_unpacklo_ps(r[h + 2], r[h + 3]), t[3] = _mm256_unpackhi_ps(r[h + 2], r[h + 3]);
+        _mm256_storeu_ps(to + (h + 0) * US_GEMM_LANES, _mm256_shuffle_ps(t[0], t[2], 0x44));
+        _mm256_storeu_ps(to + (h + 1) * US_GEMM_LANES, _mm256_shuffle_ps(t[0], t[2], 0xee));
+        _mm256_storeu_ps(to + (h + 2) * US_GEMM_LANES, _mm256_shuffle_ps(t[1], t[3], 0x44));
+        _mm256_storeu_ps(to + (h + 3) * US_GEMM_LANES, _mm256_shuffle_ps(t[1], t[3], 0xee));
+    }
+}
+/* Two squares side by side use a whole cache line of the source at once: rows may be a power of two apart. */
+INLINE US_TARGET_AVX2 void columns_avx2(const float *natural, size_t c0, size_t dk, float *keys) {
+    for (; c0 + 16 <= dk; c0 += 16)
+        for (size_t k = 0; k < US_KV_PAGE; k += 8)
+            for (size_t c = c0; c < c0 + 16; c += 8)
+                square8(natural + k * dk + c, dk, keys + (k / US_GEMM_LANES * dk + c) * US_GEMM_LANES + k % US_GEMM_LANES);
+    columns_base(natural, c0, dk, keys);
+}
+INLINE US_TARGET_AVX2 void columns_avx512(const float *natural, size_t c0, size_t dk, float *keys) {
+    columns_avx2(natural, c0, dk, keys);
+}
+#endif
+
+INLINE void text_values(const float *restrict natural, size_t dk, size_t dv, float *restrict values) {
     for (size_t c = 0; c < dv; c += US_GEMM_LANES, values += US_KV_PAGE * US_GEMM_LANES) {
         size_t n = dv - c < US_GEMM_LANES ? dv - c : US_GEMM_LANES;
         for (size_t k = 0; k < US_KV_PAGE; k++) {
@@ -176,7 +210,8 @@ INLINE void text_latent(const float *restrict natural, size_t dk, size_t dv, flo
         text_divide(x, sum, n, out);                                                                                                                  \
     }                                                                                                                                                 \
     target static void latent_##name(const float *natural, size_t dk, size_t dv, float *keys, float *values) {                                        \
-        text_latent(natural, dk, dv, keys, values);                                                                                                   \
+        columns_##name(natural, 0, dk, keys);                                                                                                         \
+        text_values(natural, dk, dv, values);                                                                                                         \
     }                                                                                                                                                 \
     static const us_attn_text text_##name = {soft_##name, merge_##name, divide_##name, latent_##name};
 
