@@ -1,4 +1,10 @@
-/* Thread pool: workers sleep on a condition variable and take loop indices from an atomic counter. */
+/*
+ * Thread pool: workers take loop indices from an atomic counter. Between runs they spin for a moment - a forward pass starts a run every few
+ * microseconds, waking a sleeper takes tens of them - and then sleep on a condition variable.
+ *
+ * A run is open from its publication until the caller has no index left. Workers enter only while it is open, so one that wakes late is never waited
+ * for. `state` holds the generation (upper bits), the number of workers inside (bits 1 to 15) and the open bit.
+ */
 #define _GNU_SOURCE
 #include "base/pool.h"
 
@@ -10,14 +16,17 @@
 
 #include "base/alloc.h"
 
+enum { OPEN = 1, ONE_INSIDE = 2, INSIDE_MASK = 0xfffe, GENERATION = 1 << 16, SPINS = 2000 };
+
 struct us_pool {
     int n_threads, n_started;
+    bool spin; /* no more threads than processors */
     pthread_t *threads;
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
-    uint64_t generation; /* grows by one a run */
-    int working;         /* workers still inside the current run */
-    bool stop;
+    atomic_int sleepers;
+    atomic_bool stop, caller_sleeps;
+    atomic_uint_fast64_t state;
     void (*fn)(void *, int64_t, int);
     void *arg;
     int64_t n;
@@ -29,6 +38,14 @@ typedef struct worker_arg {
     int thread;
 } worker_arg;
 
+static inline void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 static void work(us_pool *p, int thread) {
     for (;;) {
         int64_t i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
@@ -37,23 +54,58 @@ static void work(us_pool *p, int thread) {
     }
 }
 
+/* Is there a run that this worker has not been in? */
+static bool fresh(us_pool *p, uint64_t seen, uint64_t *state) {
+    *state = atomic_load(&p->state);
+    return (*state & OPEN) && *state / GENERATION != seen;
+}
+
+/* Wait for a run or for the end; false: the end. */
+static bool wait_for_run(us_pool *p, uint64_t seen, uint64_t *state) {
+    for (int i = 0; p->spin && i < SPINS; i++) {
+        if (fresh(p, seen, state)) return true;
+        if (atomic_load_explicit(&p->stop, memory_order_relaxed)) return false;
+        relax();
+    }
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->sleepers, 1);
+    while (!atomic_load(&p->stop) && !fresh(p, seen, state)) pthread_cond_wait(&p->wake, &p->lock);
+    atomic_fetch_sub(&p->sleepers, 1);
+    pthread_mutex_unlock(&p->lock);
+    return !atomic_load(&p->stop);
+}
+
 static void *worker(void *opaque) {
     worker_arg w = *(worker_arg *)opaque;
     us_free(opaque);
     us_pool *p = w.pool;
-    uint64_t seen = 0;
-    pthread_mutex_lock(&p->lock);
-    for (;;) {
-        while (!p->stop && p->generation == seen) pthread_cond_wait(&p->wake, &p->lock);
-        if (p->stop) break;
-        seen = p->generation;
-        pthread_mutex_unlock(&p->lock);
+    uint64_t seen = 0, state;
+    while (wait_for_run(p, seen, &state)) {
+        if (!atomic_compare_exchange_strong(&p->state, &state, state + ONE_INSIDE)) continue;
+        seen = state / GENERATION;
         work(p, w.thread);
-        pthread_mutex_lock(&p->lock);
-        if (--p->working == 0) pthread_cond_signal(&p->done);
+        state = atomic_fetch_sub(&p->state, ONE_INSIDE) - ONE_INSIDE;
+        if ((state & INSIDE_MASK) == 0 && atomic_load(&p->caller_sleeps)) {
+            pthread_mutex_lock(&p->lock);
+            pthread_cond_signal(&p->done);
+            pthread_mutex_unlock(&p->lock);
+        }
     }
-    pthread_mutex_unlock(&p->lock);
     return NULL;
+}
+
+/* Close the run and wait for the workers inside. */
+static void close_run(us_pool *p) {
+    atomic_fetch_and(&p->state, ~(uint64_t)OPEN);
+    for (int i = 0; i < SPINS; i++) {
+        if (!(atomic_load(&p->state) & INSIDE_MASK)) return;
+        relax();
+    }
+    pthread_mutex_lock(&p->lock);
+    atomic_store(&p->caller_sleeps, true);
+    while (atomic_load(&p->state) & INSIDE_MASK) pthread_cond_wait(&p->done, &p->lock);
+    atomic_store(&p->caller_sleeps, false);
+    pthread_mutex_unlock(&p->lock);
 }
 
 /* CPU quota of the control group in whole processors, or 0 when there is none. */
@@ -82,6 +134,7 @@ us_status us_pool_create(int n_threads, us_pool **out, us_err *err) {
     us_pool *p = us_calloc(1, sizeof *p);
     if (!p) return us_fail_nomem(err, "creating the thread pool");
     p->n_threads = n_threads ? n_threads : us_cpu_count();
+    p->spin = p->n_threads <= us_cpu_count();
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     pthread_cond_init(&p->done, NULL);
@@ -109,7 +162,7 @@ us_status us_pool_create(int n_threads, us_pool **out, us_err *err) {
 void us_pool_free(us_pool *p) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
-    p->stop = true;
+    atomic_store(&p->stop, true);
     pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->lock);
     for (int i = 0; i < p->n_started; i++) pthread_join(p->threads[i], NULL);
@@ -129,17 +182,16 @@ void us_pool_run(us_pool *p, void (*fn)(void *, int64_t, int), void *arg, int64_
         for (int64_t i = 0; i < n; i++) fn(arg, i, 0);
         return;
     }
-    pthread_mutex_lock(&p->lock);
     p->fn = fn;
     p->arg = arg;
     p->n = n;
     atomic_store(&p->next, 0);
-    p->working = p->n_started;
-    p->generation++;
-    pthread_cond_broadcast(&p->wake);
-    pthread_mutex_unlock(&p->lock);
+    atomic_store(&p->state, (atomic_load(&p->state) / GENERATION + 1) * GENERATION | OPEN);
+    if (atomic_load(&p->sleepers)) {
+        pthread_mutex_lock(&p->lock);
+        pthread_cond_broadcast(&p->wake);
+        pthread_mutex_unlock(&p->lock);
+    }
     work(p, 0);
-    pthread_mutex_lock(&p->lock);
-    while (p->working > 0) pthread_cond_wait(&p->done, &p->lock);
-    pthread_mutex_unlock(&p->lock);
+    close_run(p);
 }

@@ -237,7 +237,8 @@ static us_status select_segment(us_step *s, size_t g, const float *q, const floa
     enum { BLOCK = 16 };
     us_engine *e = s->e;
     const us_recipe *r = &e->r;
-    size_t h = r->index_heads, di = r->index_dim, start = s->segs[g].seq->n, n = s->segs[g].n, all = start + n, mark = e->scratch_used;
+    size_t h = r->index_heads, di = r->index_dim, start = s->segs[g].seq->n, n = s->segs[g].n, all = start + n;
+    uint64_t mark = e->scratch_used;
     us_gemm_packed packed = {.n = all, .k = di, .type = US_DTYPE_F32};
     US_ENG_SCRATCH(s, data, us_gemm_packed_bytes(US_DTYPE_F32, all, di) / sizeof(float));
     US_ENG_SCRATCH(s, dots, BLOCK * h * all);
@@ -306,7 +307,8 @@ static void head_one(void *arg, int64_t h, int thread) {
 /* One product a head, heads in parallel. */
 static us_status per_head(us_step *s, us_mat *mats, const head_job *shape) {
     us_engine *e = s->e;
-    size_t H = e->r.H, mark = e->scratch_used, k = mats[0].packed.k;
+    size_t H = e->r.H, k = mats[0].packed.k;
+    uint64_t mark = e->scratch_used;
     us_mat **list = us_arena_alloc(&e->overflow, H * sizeof *list);
     if (!list) return us_fail_nomem(s->err, "running the model");
     for (size_t h = 0; h < H; h++) list[h] = &mats[h];

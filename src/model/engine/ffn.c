@@ -23,7 +23,8 @@ static us_status prepare_mlp(us_step *s, us_eng_mlp *w) {
 
 static us_status mlp_rows(us_step *s, us_eng_mlp *w, size_t rows, const float *x, size_t D, float *y) {
     const us_recipe *r = &s->e->r;
-    size_t F = w->width, mark = s->e->scratch_used;
+    size_t F = w->width;
+    uint64_t mark = s->e->scratch_used;
     bool gated = us_mat_there(&w->gate);
     US_ENG_SCRATCH(s, g, rows * F);
     US_ENG_SCRATCH(s, u, rows * F);

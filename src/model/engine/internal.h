@@ -20,7 +20,7 @@ typedef struct us_eng_part {
     uint32_t expert, experts;
 } us_eng_part;
 
-enum { US_ENG_PARTS = 4 };
+enum { US_ENG_PARTS = 4, US_ENG_CHUNKS = 40 };
 
 /* One matrix y = x W^T, its rows from up to PARTS tensors. packed.data is NULL until us_eng_prepare. */
 typedef struct us_mat {
@@ -146,11 +146,10 @@ struct us_engine {
     us_eng_norm norm_out;
     us_eng_hc hc_head;
     us_arena arena;        /* tables and small vectors */
-    char *scratch;         /* one block, grown between steps */
-    size_t scratch_bytes;
-    us_arena overflow;     /* what did not fit in this step */
-    size_t overflow_bytes;
-    size_t scratch_used, scratch_peak;
+    float *chunks[US_ENG_CHUNKS]; /* scratch: a stack in chunks of growing size, one chunk after the first step */
+    size_t chunk_floats[US_ENG_CHUNKS];
+    uint64_t scratch_used; /* chunk number in the upper 16 bits, floats used of it below: save it and put it back to release */
+    us_arena overflow;     /* small tables of this step */
     size_t n_seqs;
 };
 

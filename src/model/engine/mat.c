@@ -182,7 +182,8 @@ us_status us_eng_apply_full(us_step *s, us_mat *w, const float *bias, size_t m, 
 
 us_status us_eng_apply(us_step *s, us_mat *w, const float *bias, size_t m, const float *x, size_t ldx, float *y, size_t ldy) {
     if (s->e->opt.compute != US_COMPUTE_BF16) return us_eng_apply_full(s, w, bias, m, x, ldx, y, ldy);
-    size_t k = w->packed.k, mark = s->e->scratch_used;
+    size_t k = w->packed.k;
+    uint64_t mark = s->e->scratch_used;
     US_ENG_SCRATCH(s, rounded, m * k);
     for (size_t i = 0; i < m; i++) us_round_bf16(x + i * ldx, k, rounded + i * k);
     us_status st = us_eng_apply_full(s, w, bias, m, rounded, k, y, ldy);

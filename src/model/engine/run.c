@@ -6,31 +6,48 @@
 #include "model/engine/internal.h"
 #include "model/weights.h"
 
-/* ---- scratch: one block that grows between steps ---- */
+/* ---- scratch ---- */
 
-enum { ALIGN = 16 }; /* floats */
+enum { ALIGN = 16, FIRST_CHUNK = 1 << 18 }; /* floats */
+#define OFFSET_BITS 48
+#define OFFSET_MASK (((uint64_t)1 << OFFSET_BITS) - 1)
 
 float *us_eng_scratch(us_engine *e, size_t n) {
-    size_t want = (n + ALIGN - 1) / ALIGN * ALIGN + ALIGN, end;
-    if (__builtin_add_overflow(e->scratch_used, want, &end)) return NULL;
-    if (end > e->scratch_peak) e->scratch_peak = end;
-    if (end * sizeof(float) <= e->scratch_bytes) {
-        float *p = (float *)(void *)e->scratch + e->scratch_used;
-        e->scratch_used = end;
-        return p;
+    size_t want, c = (size_t)(e->scratch_used >> OFFSET_BITS), used = (size_t)(e->scratch_used & OFFSET_MASK);
+    if (n > OFFSET_MASK / 8) return NULL;
+    want = (n + ALIGN - 1) / ALIGN * ALIGN + ALIGN; /* the tail lets vector loops read past an end */
+    if (e->chunks[c] && e->chunk_floats[c] - used < want) c++, used = 0;
+    if (c == US_ENG_CHUNKS) return NULL;
+    if (!e->chunks[c] || e->chunk_floats[c] < want) { /* chunks above the mark hold nothing */
+        size_t floats = c ? e->chunk_floats[c - 1] * 2 : FIRST_CHUNK;
+        if (floats < want) floats = want;
+        us_free(e->chunks[c]);
+        e->chunks[c] = us_malloc_aligned(floats * sizeof(float));
+        e->chunk_floats[c] = e->chunks[c] ? floats : 0;
+        if (!e->chunks[c]) return NULL;
     }
-    return us_arena_alloc(&e->overflow, want * sizeof(float));
+    e->scratch_used = (uint64_t)c << OFFSET_BITS | (used + want);
+    return e->chunks[c] + used;
 }
 
-/* Between steps: what overflowed fits next time. */
-static void scratch_reset(us_engine *e) {
-    us_arena_free(&e->overflow);
+static void scratch_free(us_engine *e) {
+    for (size_t c = 0; c < US_ENG_CHUNKS; c++) {
+        us_free(e->chunks[c]);
+        e->chunks[c] = NULL;
+        e->chunk_floats[c] = 0;
+    }
     e->scratch_used = 0;
-    size_t bytes = (e->scratch_peak + e->scratch_peak / 8) * sizeof(float);
-    if (e->scratch_peak * sizeof(float) <= e->scratch_bytes) return;
-    us_free(e->scratch);
-    e->scratch = us_malloc_aligned(bytes);
-    e->scratch_bytes = e->scratch ? bytes : 0;
+}
+
+/* Between steps: several chunks become one. */
+static void scratch_reset(us_engine *e) {
+    size_t total = 0;
+    for (size_t c = 0; c < US_ENG_CHUNKS; c++) total += e->chunk_floats[c];
+    e->scratch_used = 0;
+    if (total == e->chunk_floats[0]) return;
+    scratch_free(e);
+    e->chunks[0] = us_malloc_aligned(total * sizeof(float));
+    e->chunk_floats[0] = e->chunks[0] ? total : 0;
 }
 
 /* ---- opening ---- */
@@ -80,7 +97,7 @@ void us_engine_free(us_engine *e) {
     us_recipe_free(&e->r);
     us_arena_free(&e->arena);
     us_arena_free(&e->overflow);
-    us_free(e->scratch);
+    scratch_free(e);
     us_free(e);
 }
 
@@ -194,7 +211,8 @@ static us_status begin(us_step *s) {
 
 static us_status embed(us_step *s, float *x) {
     us_engine *e = s->e;
-    size_t D = e->r.D, hc = e->r.hc_mult, size = us_dtype_bits(e->embed->dtype) / 8, mark = e->scratch_used;
+    size_t D = e->r.D, hc = e->r.hc_mult, size = us_dtype_bits(e->embed->dtype) / 8;
+    uint64_t mark = e->scratch_used;
     US_ENG_SCRATCH(s, raw, (D * size + 3) / 4);
     US_ENG_SCRATCH(s, row, D);
     for (size_t t = 0; t < s->T; t++) {
@@ -356,7 +374,7 @@ static us_status finish(us_step *s, const float *x, float *logits) {
 static us_status run_layers(us_step *s, float *x) {
     us_engine *e = s->e;
     for (uint32_t l = 0; l < e->r.L; l++) {
-        size_t mark = e->scratch_used;
+        uint64_t mark = e->scratch_used;
         us_status st = us_ctx_check(e->ctx, s->err);
         if (st == US_OK) st = e->r.two_attentions ? longcat_layer(s, l, x) : e->r.hc_mult > 1 ? v4_layer(s, l, x) : plain_layer(s, l, x);
         e->scratch_used = mark;

@@ -227,7 +227,8 @@ static us_status keep_window(us_step *s, uint32_t l, const float *kv, size_t d) 
 static us_status attend(us_step *s, uint32_t l, v4_job *j) {
     us_engine *e = s->e;
     uint32_t ratio = e->r.layers[l].compress;
-    size_t longest = 0, mark = e->scratch_used;
+    size_t longest = 0;
+    uint64_t mark = e->scratch_used;
     j->segment = us_arena_alloc(&e->overflow, s->T * sizeof *j->segment);
     if (!j->segment) return us_fail_nomem(s->err, "running the model");
     for (size_t g = 0; g < s->n_segs; g++) {
