@@ -89,7 +89,7 @@ static void report(const char *name, double *rates, int n, const char *end) {
 }
 
 int main(int argc, char **argv) {
-    int threads = argc > 2 ? atoi(argv[2]) : 2, repeats = argc > 5 ? atoi(argv[5]) : 3;
+    int threads = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 2, repeats = argc > 5 ? (int)strtol(argv[5], NULL, 10) : 3;
     const char *what = argc > 4 ? argv[4] : "all";
     us_engine_options o = {.compute = argc > 3 && strcmp(argv[3], "f32") == 0 ? US_COMPUTE_F32 : US_COMPUTE_BF16};
     us_ctx *ctx;

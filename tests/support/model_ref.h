@@ -1,6 +1,6 @@
 /* The reference answers of fixtures/models: tensors of ref.safetensors as doubles, comparison with messages, a model folder under either config. */
-#ifndef TESTS_SUPPORT_MODEL_REF_H
-#define TESTS_SUPPORT_MODEL_REF_H
+#ifndef US_TESTS_MODEL_REF_H
+#define US_TESTS_MODEL_REF_H
 
 #include <stdbool.h>
 #include <stddef.h>
