@@ -4,7 +4,7 @@
 Usage: tools/check_logits.py UNDERSTUDY MODELS_FOLDER > result.json    (needs torch and transformers; the product and its tests do not)
 
 For every MoE checkpoint in the folder: a proxy of half the experts (random kept list, seed 1), both loaded by transformers in float32 (some routers cast to it, and would escape the mask in float64). In the original the
-router's outputs of dropped experts are minus infinity, and so are their correction biases. Compared: logits of 2 x 12 tokens, as the largest difference
+router's outputs of dropped experts are minus infinity, and so are their correction biases; a token table of experts is replaced by the proxy's. Compared: logits of 2 x 12 tokens, as the largest difference
 relative to the largest logit; without_the_mask shows that the mask matters.
 """
 import json, os, subprocess, sys, tempfile, traceback
@@ -53,6 +53,15 @@ def mask(model, experts, layers):
     return found
 
 
+def follow_tables(original, proxy, layers):
+    """Layers routed by a token table: the original takes the proxy's choices, in its own numbers, since a dropped expert cannot be masked there."""
+    tensors = dict(list(original.named_parameters()) + list(original.named_buffers()))
+    for name, table in list(proxy.named_parameters()) + list(proxy.named_buffers()):
+        layer = next((q for q in name.split(".") if q.isdigit()), None)
+        if "tid2eid" in name and layer in layers:
+            tensors[name].data.copy_(torch.tensor(layers[layer], dtype=tensors[name].dtype)[table.long()])
+
+
 def check(command, src):
     with tempfile.TemporaryDirectory() as folder:
         dst = os.path.join(folder, "proxy")
@@ -72,6 +81,7 @@ def check(command, src):
         with torch.no_grad():
             whole = original(ids, use_cache=False).logits
         routers = mask(original, experts, layers)
+        follow_tables(original, proxy, layers)
         with torch.no_grad():
             a = original(ids, use_cache=False).logits
             masks.clear()
