@@ -2,7 +2,9 @@
  * How fast the engine runs one checkpoint: prefill of 512 tokens, decoding of one sequence, decoding of 32 sequences at once. The worker of models.py; prints one
  * JSON object. Prompts are random ids (the time does not depend on them but through the router).
  *
- *     model_speed FOLDER [threads] [f32|bf16] [prefill|decode|batch|all] [repeats]
+ *     model_speed FOLDER [threads] [f32|bf16] [prefill|decode|batch|all|lengths] [repeats]
+ *
+ * lengths: prefill of 512 to 8192 tokens and the bytes of the states after it, to see what grows how.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
@@ -14,7 +16,7 @@
 #include "base/rng.h"
 #include "model/engine/engine.h"
 
-enum { PREFILL = 512, DECODE = 128, BATCH = 32, BATCH_PROMPT = 64, BATCH_NEW = 64 };
+enum { PREFILL = 512, DECODE = 128, BATCH = 32, BATCH_PROMPT = 64, BATCH_NEW = 64, LONGEST = 8192 };
 
 static double now(void) {
     struct timespec t;
@@ -36,6 +38,7 @@ typedef struct rig {
     uint32_t V;
     float *logits;
     int64_t ids[BATCH][1024];
+    int64_t text[LONGEST];
 } rig;
 
 static int64_t best(const float *x, uint32_t n) {
@@ -78,6 +81,27 @@ static double decode(rig *r, size_t n, size_t prompt, size_t fresh) {
     return (double)(n * fresh) / t;
 }
 
+static void lengths(rig *r, int repeats) {
+    for (uint64_t t = 0; t < LONGEST; t++) r->text[t] = (int64_t)us_rng_below(2, 0, t, r->V);
+    printf("{\"prefill\": [");
+    for (size_t n = 512; n <= LONGEST; n *= 2) {
+        double least = 1e30;
+        size_t bytes = 0;
+        for (int i = 0; i < repeats; i++) {
+            us_seq *s;
+            must(us_seq_create(r->e, &s, &err));
+            double t = now();
+            must(us_engine_run(r->e, &(us_segment){s, r->text, n, 1}, 1, NULL, r->logits, &err));
+            t = now() - t;
+            least = t < least ? t : least;
+            bytes = us_seq_bytes(s);
+            us_seq_free(s);
+        }
+        printf("%s{\"tokens\": %zu, \"seconds\": %.4g, \"tokens_per_s\": %.5g, \"state_bytes\": %zu}", n > 512 ? ", " : "", n, least, (double)n / least, bytes);
+    }
+    printf("]}\n");
+}
+
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -96,7 +120,7 @@ int main(int argc, char **argv) {
     us_checkpoint *ck;
     us_structure *st;
     rig r;
-    if (argc < 2 || repeats < 1 || repeats > 99) return fprintf(stderr, "model_speed FOLDER [threads] [f32|bf16] [prefill|decode|batch|all] [repeats]\n"), 2;
+    if (argc < 2 || repeats < 1 || repeats > 99) return fprintf(stderr, "model_speed FOLDER [threads] [f32|bf16] [prefill|decode|batch|all|lengths] [repeats]\n"), 2;
     must(us_ctx_create(threads, 0, &ctx, &err));
     must(us_checkpoint_open(ctx, argv[1], 0, &ck, &err));
     must(us_structure_resolve(ctx, ck, &st, &err));
@@ -107,6 +131,7 @@ int main(int argc, char **argv) {
     for (uint64_t i = 0; i < BATCH; i++)
         for (uint64_t t = 0; t < 1024; t++) r.ids[i][t] = (int64_t)us_rng_below(1, i, t, r.V);
     double rates[3][99];
+    if (strcmp(what, "lengths") == 0) return lengths(&r, repeats), 0;
     bool all = strcmp(what, "all") == 0;
     prefill(&r); /* packs the weights */
     for (int i = 0; i < repeats; i++) {
