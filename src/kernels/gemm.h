@@ -6,8 +6,10 @@
  * in this order, on every path. So results are equal bit for bit for any M, N, tile, thread count and instruction set - what batch invariance,
  * bisecting and equal selections on different machines need - and it costs nothing, because an outer-product kernel accumulates in that order anyway.
  *
- * The operand called w is packed once: columns (its rows n) in blocks of US_GEMM_LANES, element (k, lane) of block b at (b*K + k)*LANES + lane, padded
- * with zeros. x is read where it lies. bf16 operands widen exactly, so the chain is over the same numbers.
+ * The operand called w is packed once: columns (its rows n) in blocks of US_GEMM_LANES, padded with zeros. f32: element (k, lane) of block b at
+ * (b*K + k)*LANES + lane. bf16: pairs of k side by side, (b*K' + k/2*2)*LANES + lane*2 + k%2 with K' = K rounded up to even: one shift or one mask widens
+ * a vector. bf16 operands widen exactly, so the chain is over the same numbers. For many rows, blocks of x are copied (no two rows in the same cache set)
+ * and bf16 lanes are widened once for all of them; for few, everything is read where it lies.
  *
  * Paths: gemm_ref.c (the definition in plain loops, and a double product that bounds its error), gemm_vec.c (portable), gemm_x86.c (AVX2, AVX-512).
  * Not here: bf16 tile instructions (another summation, so another operator), row-dot for one row of unpacked weights.
@@ -59,9 +61,22 @@ typedef void us_gemm_tile_fn(size_t k, const float *x, size_t ldx, size_t nr, co
 /** The tile kernel of an instruction set for f32 or bf16 lanes. */
 us_gemm_tile_fn *us_gemm_tile(us_isa isa, us_dtype lanes);
 
+/** Rows of a copied block of x lie this many floats apart: a constant, so that a kernel needs one address for all. */
+enum { US_GEMM_CHUNK = 192, US_GEMM_APART = US_GEMM_CHUNK + 16 };
+
+/** The same over bf16 pairs (k of them counted as single elements; an odd last one has no partner). */
+us_gemm_tile_fn *us_gemm_pair_tile(us_isa isa);
+/** The same over f32 lanes for rows that lie US_GEMM_APART floats apart (ldx is not read). */
+us_gemm_tile_fn *us_gemm_apart_tile(us_isa isa);
+/** Widen k steps of bf16 pairs to f32 lanes [k][LANES]. */
+void us_gemm_widen_pairs(us_isa isa, size_t k, const void *pairs, float *lanes);
+
 us_gemm_tile_fn us__gemm_tile_ref_f32, us__gemm_tile_ref_bf16, us__gemm_tile_vec_f32, us__gemm_tile_vec_bf16;
 #if defined(__x86_64__)
 us_gemm_tile_fn us__gemm_tile_avx2_f32, us__gemm_tile_avx2_bf16, us__gemm_tile_avx512_f32, us__gemm_tile_avx512_bf16;
+us_gemm_tile_fn us__gemm_pairs_avx2, us__gemm_pairs_avx512, us__gemm_apart_avx2, us__gemm_apart_avx512;
+void us__gemm_widen_avx2(size_t k, const void *pairs, float *lanes);
+void us__gemm_widen_avx512(size_t k, const void *pairs, float *lanes);
 #endif
 
 #endif

@@ -28,7 +28,7 @@ INLINE AVX512 __m512 wide_bf16(const void *p, size_t i) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)p + i))), 16));
 }
 
-#define BODY512(NR, load)                                                                                                                             \
+#define BODY512(NR, load, apart)                                                                                                                             \
     {                                                                                                                                                 \
         __m512 a[NR], b[NR];                                                                                                                          \
         UNROLL for (int r = 0; r < NR; r++) {                                                                                                         \
@@ -38,7 +38,7 @@ INLINE AVX512 __m512 wide_bf16(const void *p, size_t i) {
         for (size_t i = 0; i < k; i++) {                                                                                                              \
             __m512 u = load(lanes, i * US_GEMM_LANES), v = load(lanes, i * US_GEMM_LANES + 16);                                                       \
             UNROLL for (int r = 0; r < NR; r++) {                                                                                                     \
-                __m512 s = _mm512_set1_ps(x[(size_t)r * ldx + i]);                                                                                    \
+                __m512 s = _mm512_set1_ps(x[(size_t)r * (apart) + i]);                                                                                    \
                 a[r] = _mm512_fmadd_ps(s, u, a[r]);                                                                                                   \
                 b[r] = _mm512_fmadd_ps(s, v, b[r]);                                                                                                   \
             }                                                                                                                                         \
@@ -50,27 +50,100 @@ INLINE AVX512 __m512 wide_bf16(const void *p, size_t i) {
         return;                                                                                                                                       \
     }
 
-#define TILE512(name, load)                                                                                                                           \
+#define TILE512(name, load, apart)                                                                                                                           \
     AVX512 void name(size_t k, const float *x, size_t ldx, size_t nr, const void *lanes, float *c, size_t ldc, bool first) {                          \
+        (void)ldx; /* a constant in the apart form */                                                                                                 \
         switch (nr) {                                                                                                                                 \
-        case 1: BODY512(1, load)                                                                                                                      \
-        case 2: BODY512(2, load)                                                                                                                      \
-        case 3: BODY512(3, load)                                                                                                                      \
-        case 4: BODY512(4, load)                                                                                                                      \
-        case 5: BODY512(5, load)                                                                                                                      \
-        case 6: BODY512(6, load)                                                                                                                      \
-        case 7: BODY512(7, load)                                                                                                                      \
-        case 8: BODY512(8, load)                                                                                                                      \
-        case 9: BODY512(9, load)                                                                                                                      \
-        case 10: BODY512(10, load)                                                                                                                    \
-        case 11: BODY512(11, load)                                                                                                                    \
-        case 12: BODY512(12, load)                                                                                                                    \
+        case 1: BODY512(1, load, apart)                                                                                                                      \
+        case 2: BODY512(2, load, apart)                                                                                                                      \
+        case 3: BODY512(3, load, apart)                                                                                                                      \
+        case 4: BODY512(4, load, apart)                                                                                                                      \
+        case 5: BODY512(5, load, apart)                                                                                                                      \
+        case 6: BODY512(6, load, apart)                                                                                                                      \
+        case 7: BODY512(7, load, apart)                                                                                                                      \
+        case 8: BODY512(8, load, apart)                                                                                                                      \
+        case 9: BODY512(9, load, apart)                                                                                                                      \
+        case 10: BODY512(10, load, apart)                                                                                                                    \
+        case 11: BODY512(11, load, apart)                                                                                                                    \
+        case 12: BODY512(12, load, apart)                                                                                                                    \
         default: return;                                                                                                                              \
         }                                                                                                                                             \
     }
 
-TILE512(us__gemm_tile_avx512_f32, wide_f32)
-TILE512(us__gemm_tile_avx512_bf16, wide_bf16)
+TILE512(us__gemm_tile_avx512_f32, wide_f32, ldx)
+TILE512(us__gemm_tile_avx512_bf16, wide_bf16, ldx)
+TILE512(us__gemm_apart_avx512, wide_f32, US_GEMM_APART)
+
+INLINE AVX512 __m512 even512(__m512i pair) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+}
+INLINE AVX512 __m512 odd512(__m512i pair) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+#define STEP512(NR, i, u, v)                                                                                                                          \
+    UNROLL for (int r = 0; r < NR; r++) {                                                                                                             \
+        __m512 s = _mm512_set1_ps(x[(size_t)r * ldx + (i)]);                                                                                          \
+        a[r] = _mm512_fmadd_ps(s, u, a[r]);                                                                                                           \
+        b[r] = _mm512_fmadd_ps(s, v, b[r]);                                                                                                           \
+    }
+
+/* Weights stream from memory here: ask for what comes 1 KiB later. */
+#define PAIRS512(NR)                                                                                                                                  \
+    {                                                                                                                                                 \
+        __m512 a[NR], b[NR];                                                                                                                          \
+        UNROLL for (int r = 0; r < NR; r++) {                                                                                                         \
+            a[r] = first ? _mm512_setzero_ps() : _mm512_loadu_ps(c + (size_t)r * ldc);                                                                \
+            b[r] = first ? _mm512_setzero_ps() : _mm512_loadu_ps(c + (size_t)r * ldc + 16);                                                           \
+        }                                                                                                                                             \
+        const char *p = lanes;                                                                                                                        \
+        for (size_t i = 0; i + 1 < k; i += 2, p += 128) {                                                                                             \
+            __m512i u = _mm512_loadu_si512(p), v = _mm512_loadu_si512(p + 64);                                                                        \
+            _mm_prefetch(p + 1024, _MM_HINT_T0);                                                                                                      \
+            _mm_prefetch(p + 1088, _MM_HINT_T0);                                                                                                      \
+            STEP512(NR, i, even512(u), even512(v))                                                                                                    \
+            STEP512(NR, i + 1, odd512(u), odd512(v))                                                                                                  \
+        }                                                                                                                                             \
+        if (k % 2) {                                                                                                                                  \
+            __m512i u = _mm512_loadu_si512(p), v = _mm512_loadu_si512(p + 64);                                                                        \
+            STEP512(NR, k - 1, even512(u), even512(v))                                                                                                \
+        }                                                                                                                                             \
+        UNROLL for (int r = 0; r < NR; r++) {                                                                                                         \
+            _mm512_storeu_ps(c + (size_t)r * ldc, a[r]);                                                                                              \
+            _mm512_storeu_ps(c + (size_t)r * ldc + 16, b[r]);                                                                                         \
+        }                                                                                                                                             \
+        return;                                                                                                                                       \
+    }
+
+AVX512 void us__gemm_pairs_avx512(size_t k, const float *x, size_t ldx, size_t nr, const void *lanes, float *c, size_t ldc, bool first) {
+    switch (nr) {
+    case 1: PAIRS512(1)
+    case 2: PAIRS512(2)
+    case 3: PAIRS512(3)
+    case 4: PAIRS512(4)
+    case 5: PAIRS512(5)
+    case 6: PAIRS512(6)
+    case 7: PAIRS512(7)
+    case 8: PAIRS512(8)
+    case 9: PAIRS512(9)
+    case 10: PAIRS512(10)
+    case 11: PAIRS512(11)
+    case 12: PAIRS512(12)
+    default: return;
+    }
+}
+
+AVX512 void us__gemm_widen_avx512(size_t k, const void *pairs, float *lanes) {
+    const char *p = pairs;
+    for (size_t i = 0; i < k; i += 2, p += 128, lanes += 2 * US_GEMM_LANES) {
+        __m512i u = _mm512_loadu_si512(p), v = _mm512_loadu_si512(p + 64);
+        _mm512_storeu_ps(lanes, even512(u));
+        _mm512_storeu_ps(lanes + 16, even512(v));
+        if (i + 1 == k) return;
+        _mm512_storeu_ps(lanes + 32, odd512(u));
+        _mm512_storeu_ps(lanes + 48, odd512(v));
+    }
+}
 
 /* ---- AVX2 ---- */
 
@@ -81,7 +154,7 @@ INLINE AVX2 __m256 half_bf16(const void *p, size_t i) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)p + i))), 16));
 }
 
-#define BODY256(NR, load)                                                                                                                             \
+#define BODY256(NR, load, apart)                                                                                                                             \
     for (size_t l = 0; l < US_GEMM_LANES; l += 16) {                                                                                                  \
         __m256 a[NR], b[NR];                                                                                                                          \
         UNROLL for (int r = 0; r < NR; r++) {                                                                                                         \
@@ -91,7 +164,7 @@ INLINE AVX2 __m256 half_bf16(const void *p, size_t i) {
         for (size_t i = 0; i < k; i++) {                                                                                                              \
             __m256 u = load(lanes, i * US_GEMM_LANES + l), v = load(lanes, i * US_GEMM_LANES + l + 8);                                                \
             UNROLL for (int r = 0; r < NR; r++) {                                                                                                     \
-                __m256 s = _mm256_broadcast_ss(x + (size_t)r * ldx + i);                                                                              \
+                __m256 s = _mm256_broadcast_ss(x + (size_t)r * (apart) + i);                                                                              \
                 a[r] = _mm256_fmadd_ps(s, u, a[r]);                                                                                                   \
                 b[r] = _mm256_fmadd_ps(s, v, b[r]);                                                                                                   \
             }                                                                                                                                         \
@@ -103,22 +176,80 @@ INLINE AVX2 __m256 half_bf16(const void *p, size_t i) {
     }                                                                                                                                                 \
     break;
 
-#define TILE256(name, load)                                                                                                                           \
+#define TILE256(name, load, apart)                                                                                                                           \
     AVX2 void name(size_t k, const float *x, size_t ldx, size_t nr, const void *lanes, float *c, size_t ldc, bool first) {                            \
-        for (; nr; x += 6 * ldx, c += 6 * ldc) {                                                                                                      \
+        (void)ldx;                                                                                                                                    \
+        for (; nr; x += 6 * (apart), c += 6 * ldc) {                                                                                                      \
             switch (nr < 6 ? nr : 6) {                                                                                                                \
-            case 1: BODY256(1, load)                                                                                                                  \
-            case 2: BODY256(2, load)                                                                                                                  \
-            case 3: BODY256(3, load)                                                                                                                  \
-            case 4: BODY256(4, load)                                                                                                                  \
-            case 5: BODY256(5, load)                                                                                                                  \
-            default: BODY256(6, load)                                                                                                                 \
+            case 1: BODY256(1, load, apart)                                                                                                                  \
+            case 2: BODY256(2, load, apart)                                                                                                                  \
+            case 3: BODY256(3, load, apart)                                                                                                                  \
+            case 4: BODY256(4, load, apart)                                                                                                                  \
+            case 5: BODY256(5, load, apart)                                                                                                                  \
+            default: BODY256(6, load, apart)                                                                                                                 \
             }                                                                                                                                         \
             if (nr <= 6) return;                                                                                                                      \
             nr -= 6;                                                                                                                                  \
         }                                                                                                                                             \
     }
 
-TILE256(us__gemm_tile_avx2_f32, half_f32)
-TILE256(us__gemm_tile_avx2_bf16, half_bf16)
+TILE256(us__gemm_tile_avx2_f32, half_f32, ldx)
+TILE256(us__gemm_tile_avx2_bf16, half_bf16, ldx)
+TILE256(us__gemm_apart_avx2, half_f32, US_GEMM_APART)
+
+INLINE AVX2 __m256 even256(__m256i pair) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
+}
+INLINE AVX2 __m256 odd256(__m256i pair) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32((int)0xffff0000u)));
+}
+INLINE AVX2 __m256i pair256(const char *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+#define STEP256(NR, i, q)                                                                                                                             \
+    UNROLL for (int r = 0; r < NR; r++) {                                                                                                             \
+        __m256 s = _mm256_broadcast_ss(x + (size_t)r * ldx + (i));                                                                                    \
+        UNROLL for (int l = 0; l < 4; l++) a[r][l] = _mm256_fmadd_ps(s, q[l], a[r][l]);                                                               \
+    }
+
+/* All 32 lanes of one or two rows at once: weights stream from memory, so each line is touched once. */
+#define PAIRS256(NR)                                                                                                                                  \
+    {                                                                                                                                                 \
+        __m256 a[NR][4];                                                                                                                              \
+        UNROLL for (int r = 0; r < NR; r++) UNROLL for (int l = 0; l < 4; l++) a[r][l] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(c + (size_t)r * ldc + 8 * l); \
+        const char *p = lanes;                                                                                                                        \
+        for (size_t i = 0; i < k; i += 2, p += 128) {                                                                                                 \
+            __m256 q[4];                                                                                                                              \
+            _mm_prefetch(p + 1024, _MM_HINT_T0);                                                                                                      \
+            _mm_prefetch(p + 1088, _MM_HINT_T0);                                                                                                      \
+            UNROLL for (int l = 0; l < 4; l++) q[l] = even256(pair256(p + 32 * l));                                                                   \
+            STEP256(NR, i, q)                                                                                                                         \
+            if (i + 1 == k) break;                                                                                                                    \
+            UNROLL for (int l = 0; l < 4; l++) q[l] = odd256(pair256(p + 32 * l));                                                                    \
+            STEP256(NR, i + 1, q)                                                                                                                     \
+        }                                                                                                                                             \
+        UNROLL for (int r = 0; r < NR; r++) UNROLL for (int l = 0; l < 4; l++) _mm256_storeu_ps(c + (size_t)r * ldc + 8 * l, a[r][l]);                \
+    }                                                                                                                                                 \
+    break;
+
+AVX2 void us__gemm_pairs_avx2(size_t k, const float *x, size_t ldx, size_t nr, const void *lanes, float *c, size_t ldc, bool first) {
+    for (; nr; x += 2 * ldx, c += 2 * ldc) {
+        switch (nr) {
+        case 1: PAIRS256(1)
+        default: PAIRS256(2)
+        }
+        if (nr <= 2) return;
+        nr -= 2;
+    }
+}
+
+AVX2 void us__gemm_widen_avx2(size_t k, const void *pairs, float *lanes) {
+    const char *p = pairs;
+    for (size_t i = 0; i < k; i += 2, p += 128, lanes += 2 * US_GEMM_LANES) {
+        for (size_t l = 0; l < 4; l++) _mm256_storeu_ps(lanes + 8 * l, even256(pair256(p + 32 * l)));
+        if (i + 1 == k) return;
+        for (size_t l = 0; l < 4; l++) _mm256_storeu_ps(lanes + US_GEMM_LANES + 8 * l, odd256(pair256(p + 32 * l)));
+    }
+}
 #endif
