@@ -94,41 +94,150 @@ static us_status sort_by_expert(us_step *s, const uint32_t *experts, size_t n, s
     return US_OK;
 }
 
+/* Rows of one expert that a task takes: few enough to balance threads, enough to use each weight many times. */
+enum { TASK_ROWS = 96 };
+/* While streaming, experts are packed, used and dropped in groups of about this size. */
+enum { GROUP_BYTES = 192 << 20 };
+
+typedef struct expert_task {
+    us_eng_mlp *w;
+    size_t at, rows; /* sorted slots [at, at + rows) */
+} expert_task;
+
+typedef struct expert_job {
+    const us_engine *e;
+    const expert_task *tasks;
+    const size_t *slots;
+    const float *x, *weights;
+    size_t width, K, first; /* outs[0] is the output of sorted slot `first` */
+    bool scale_input, round;
+    float *outs, *scratch;
+    size_t scratch_floats;  /* of one thread */
+} expert_job;
+
+static void round_rows(bool round, size_t n, float *x) {
+    if (round) us_round_bf16(x, n, x);
+}
+
+static void add_row_bias(const float *bias, size_t rows, size_t n, float *y) {
+    for (size_t i = 0; bias && i < rows; i++)
+        for (size_t c = 0; c < n; c++) y[i * n + c] += bias[c];
+}
+
+/* Gather, gate and up, activation, down: one expert's rows on one thread. */
+static void expert_one(void *arg, int64_t i, int thread) {
+    const expert_job *j = arg;
+    const expert_task *t = &j->tasks[i];
+    const us_recipe *r = &j->e->r;
+    us_eng_mlp *w = t->w;
+    bool gated = us_mat_there(&w->gate);
+    size_t n = t->rows, D = j->width, F = w->width;
+    float *in = j->scratch + (size_t)thread * j->scratch_floats, *g = in + n * D, *u = g + n * F, *out = j->outs + (t->at - j->first) * D;
+    for (size_t k = 0; k < n; k++) {
+        size_t slot = j->slots[t->at + k];
+        memcpy(in + k * D, j->x + slot / j->K * D, D * sizeof *in);
+        for (size_t d = 0; j->scale_input && d < D; d++) in[k * D + d] *= j->weights[slot];
+    }
+    round_rows(j->round, n * D, in);
+    if (gated) us_gemm(NULL, n, in, D, &w->gate.packed, g, F);
+    us_gemm(NULL, n, in, D, &w->up.packed, u, F);
+    if (gated) add_row_bias(w->gate_bias, n, F, g);
+    add_row_bias(w->up_bias, n, F, u);
+    us_glu_apply(glu_of(r, gated), (float)r->act_limit, (float)r->act_alpha, n * F, g, u, g);
+    round_rows(j->round, n * F, g);
+    us_gemm(NULL, n, g, F, &w->down.packed, out, D);
+    add_row_bias(w->down_bias, n, D, out);
+}
+
+typedef struct sum_job {
+    const uint32_t *experts;
+    const float *weights, *outs, *x;
+    const size_t *place; /* sorted position of every slot */
+    size_t K, width, first, lo, hi, n_experts;
+    bool scale_input;
+    float *y;
+} sum_job;
+
+/* y[t] += the outputs of its experts of [lo, hi), in ascending order. */
+static void sum_one(void *arg, int64_t i, int thread) {
+    (void)thread;
+    const sum_job *j = arg;
+    size_t t = (size_t)i, D = j->width;
+    for (size_t k = 0; k < j->K; k++) {
+        size_t slot = t * j->K + k, e = j->experts[slot];
+        if (e < j->lo || e >= j->hi) continue;
+        const float *out = e < j->n_experts ? j->outs + (j->place[slot] - j->first) * D : j->x + t * D; /* zero expert: identity */
+        us_axpy(j->scale_input && e < j->n_experts ? 1 : j->weights[slot], out, D, j->y + t * D);
+    }
+}
+
+typedef struct sorted_slots {
+    size_t *first, *slots, *place;
+} sorted_slots;
+
+static size_t mlp_bytes(const us_eng_mlp *w) {
+    return us_gemm_packed_bytes(w->gate.packed.type, w->gate.packed.n, w->gate.packed.k) +
+           us_gemm_packed_bytes(w->up.packed.type, w->up.packed.n, w->up.packed.k) +
+           us_gemm_packed_bytes(w->down.packed.type, w->down.packed.n, w->down.packed.k);
+}
+
+/* The experts [lo, hi): pack, run, add up. */
+static us_status run_group(us_step *s, us_eng_moe *m, const sorted_slots *z, size_t lo, size_t hi, const float *x, size_t width, const uint32_t *experts,
+                           const float *weights, float *y) {
+    us_engine *e = s->e;
+    const us_router *r = &e->r.router;
+    size_t K = r->top_k, end = hi < m->n_experts ? hi : m->n_experts, n_tasks = 0, n_need = 0, widest = 0, most = 0;
+    size_t first = z->first[lo], rows = lo < end ? z->first[end] - first : 0;
+    uint64_t mark = e->scratch_used;
+    bool scale_input = r->math == US_ROUTER_L4;
+    expert_task *tasks = us_arena_alloc(&e->overflow, (end - (lo < end ? lo : end) + rows / TASK_ROWS + 1) * sizeof *tasks);
+    us_mat **need = us_arena_alloc(&e->overflow, ((end - (lo < end ? lo : end)) * 3 + 1) * sizeof *need);
+    if (!tasks || !need) return us_fail_nomem(s->err, "running the model");
+    for (size_t i = lo; i < end; i++) {
+        us_eng_mlp *w = &m->experts[i];
+        size_t n = z->first[i + 1] - z->first[i];
+        if (!n) continue;
+        need[n_need++] = &w->gate;
+        need[n_need++] = &w->up;
+        need[n_need++] = &w->down;
+        widest = w->width > widest ? w->width : widest;
+        for (size_t k = 0; k < n; k += TASK_ROWS) {
+            size_t part = n - k < TASK_ROWS ? n - k : TASK_ROWS;
+            most = part > most ? part : most;
+            tasks[n_tasks++] = (expert_task){w, z->first[i] + k, part};
+        }
+    }
+    US_TRY(us_eng_prepare(e, need, n_need, s->err));
+    size_t per_thread = most * (width + 2 * widest) + 32;
+    US_ENG_SCRATCH(s, outs, rows * width);
+    US_ENG_SCRATCH(s, scratch, per_thread * (size_t)us_pool_threads(e->pool));
+    expert_job job = {e, tasks, z->slots, x, weights, width, K, first, scale_input, e->opt.compute == US_COMPUTE_BF16, outs, scratch, per_thread};
+    us_pool_run(e->pool, expert_one, &job, (int64_t)n_tasks);
+    sum_job sum = {experts, weights, outs, x, z->place, K, width, first, lo, hi, m->n_experts, scale_input, y};
+    us_pool_run(e->pool, sum_one, &sum, (int64_t)s->T);
+    for (size_t i = 0; e->opt.stream && i < n_need; i++) us_mat_drop(need[i]);
+    e->scratch_used = mark;
+    return US_OK;
+}
+
 /* y[T, width] = sum over the chosen experts, in ascending order of their numbers. */
 static us_status run_experts(us_step *s, us_eng_moe *m, const float *x, size_t width, const uint32_t *experts, const float *weights, float *y) {
     us_engine *e = s->e;
-    const us_router *r = &e->r.router;
-    size_t T = s->T, K = r->top_k, n_rows = r->n_rows, *first, *slots;
-    bool scale_input = r->math == US_ROUTER_L4;
-    US_TRY(sort_by_expert(s, experts, T * K, n_rows, &first, &slots));
-    us_mat **need = us_arena_alloc(&e->overflow, (size_t)m->n_experts * 3 * sizeof *need);
-    if (!need) return us_fail_nomem(s->err, "running the model");
-    size_t n_need = 0;
-    for (size_t i = 0; i < m->n_experts; i++)
-        if (first[i + 1] > first[i]) {
-            need[n_need++] = &m->experts[i].gate;
-            need[n_need++] = &m->experts[i].up;
-            need[n_need++] = &m->experts[i].down;
+    size_t T = s->T, K = e->r.router.top_k, n_rows = e->r.router.n_rows;
+    sorted_slots z;
+    US_TRY(sort_by_expert(s, experts, T * K, n_rows, &z.first, &z.slots));
+    z.place = us_arena_alloc(&e->overflow, (T * K + 1) * sizeof *z.place);
+    if (!z.place) return us_fail_nomem(s->err, "running the model");
+    for (size_t i = 0; i < T * K; i++) z.place[z.slots[i]] = i;
+    memset(y, 0, T * width * sizeof *y);
+    for (size_t lo = 0; lo < n_rows;) {
+        size_t hi = lo, bytes = 0;
+        while (hi < n_rows && (!e->opt.stream || hi == lo || bytes < GROUP_BYTES)) {
+            if (hi < m->n_experts && z.first[hi + 1] > z.first[hi]) bytes += mlp_bytes(&m->experts[hi]);
+            hi++;
         }
-    US_TRY(us_eng_prepare(e, need, n_need, s->err));
-    US_ENG_SCRATCH(s, outs, T * K * width);
-    US_ENG_SCRATCH(s, in, T * width);
-    US_ENG_SCRATCH(s, one, T * width);
-    for (size_t i = 0; i < n_rows; i++) {
-        size_t rows = first[i + 1] - first[i];
-        const size_t *at = slots + first[i];
-        for (size_t j = 0; j < rows; j++) {
-            memcpy(in + j * width, x + at[j] / K * width, width * sizeof *x);
-            for (size_t d = 0; scale_input && d < width; d++) in[j * width + d] *= weights[at[j]];
-        }
-        if (!rows) continue;
-        if (i < m->n_experts) US_TRY(mlp_rows(s, &m->experts[i], rows, in, width, one));
-        else memcpy(one, in, rows * width * sizeof *in); /* zero expert: identity */
-        for (size_t j = 0; j < rows; j++) memcpy(outs + at[j] * width, one + j * width, width * sizeof *one);
-    }
-    for (size_t t = 0; t < T; t++) {
-        memset(y + t * width, 0, width * sizeof *y);
-        for (size_t k = 0; k < K; k++) us_axpy(scale_input ? 1 : weights[t * K + k], outs + (t * K + k) * width, width, y + t * width);
+        US_TRY(run_group(s, m, &z, lo, hi, x, width, experts, weights, y));
+        lo = hi;
     }
     return US_OK;
 }
