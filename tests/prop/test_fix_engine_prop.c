@@ -176,7 +176,76 @@ static void results_depend_on_the_sequence_alone(void **state) {
     assert_int_equal(wrong, 0);
 }
 
+/* More tokens than one step takes: two sequences in one call against each alone, in the fast mode; some logits wanted, across the cut. */
+static void check_steps(void *user, const char *folder, const char *name, const char *config) {
+    enum { N = 290, WANT = 100 };
+    int *wrong = user;
+    us_err err = {0};
+    ref_model m;
+    us_engine *e;
+    int64_t ids[2][N];
+    if (strcmp(config, "config.json") != 0) return;
+    assert_us_ok(ref_model_open(&m, folder, config, 2, &err), &err);
+    assert_us_ok(us_engine_open(m.ctx, m.st, NULL, &e, &err), &err);
+    size_t V = us_engine_recipe(e)->V;
+    for (uint64_t i = 0; i < 2 * N; i++) ids[i / N][i % N] = (int64_t)us_rng_below(9, 0, i, V);
+    float *both = malloc(2 * WANT * V * sizeof *both), *one = malloc(WANT * V * sizeof *one);
+    us_segment segs[2];
+    for (int i = 0; i < 2; i++) {
+        segs[i] = (us_segment){NULL, ids[i], N, WANT};
+        assert_us_ok(us_seq_create(e, &segs[i].seq, &err), &err);
+    }
+    assert_us_ok(us_engine_run(e, segs, 2, NULL, both, &err), &err);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(us_seq_length(segs[i].seq), N);
+        us_seq_free(segs[i].seq);
+        assert_us_ok(us_seq_create(e, &segs[i].seq, &err), &err);
+        assert_us_ok(us_engine_run(e, &segs[i], 1, NULL, one, &err), &err);
+        *wrong += same("two steps", name, one, both + (size_t)i * WANT * V, WANT * V);
+        us_seq_free(segs[i].seq);
+    }
+    free(both);
+    free(one);
+    us_engine_free(e);
+    ref_model_close(&m);
+}
+
+static void steps_do_not_show(void **state) {
+    (void)state;
+    int wrong = 0;
+    ref_each_model(check_steps, &wrong);
+    assert_int_equal(wrong, 0);
+}
+
+/* Cache bytes a page: layers x (kv_lora + rope) x size for MLA. */
+static void latent_cache_is_as_small_as_the_formula(void **state) {
+    (void)state;
+    us_err err = {0};
+    for (const char *const *folder = test_folders("models", "ref.safetensors"); *folder; folder++) {
+        if (strcmp(test_name(*folder), "deepseek_v3") != 0) continue;
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            us_engine_options o = {.compute = bf16 ? US_COMPUTE_BF16 : US_COMPUTE_F32};
+            ref_model m;
+            us_engine *e;
+            us_seq *s;
+            int64_t ids[64] = {0};
+            assert_us_ok(ref_model_open(&m, *folder, "config.json", 1, &err), &err);
+            assert_us_ok(us_engine_open(m.ctx, m.st, &o, &e, &err), &err);
+            const us_recipe *r = us_engine_recipe(e);
+            size_t formula = (size_t)r->L * (r->kv_lora + r->rope_dims) * (bf16 ? 2 : 4);
+            assert_us_ok(us_seq_create(e, &s, &err), &err);
+            assert_us_ok(us_engine_run(e, &(us_segment){s, ids, 64, 0}, 1, NULL, NULL, &err), &err);
+            assert_int_equal(us_seq_bytes(s), 64 * formula);
+            assert_int_equal(us_engine_size_of(e).per_position, formula);
+            us_seq_free(s);
+            us_engine_free(e);
+            ref_model_close(&m);
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(results_depend_on_the_sequence_alone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(results_depend_on_the_sequence_alone), cmocka_unit_test(steps_do_not_show),
+                                       cmocka_unit_test(latent_cache_is_as_small_as_the_formula)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

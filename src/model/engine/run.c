@@ -387,9 +387,8 @@ static us_status run_layers(us_step *s, float *x) {
     return US_OK;
 }
 
-us_status us_engine_run(us_engine *e, const us_segment *segs, size_t n, const us_engine_taps *taps, float *logits, us_err *err) {
-    US_TRY(check_segments(e, segs, n, err));
-    if (n == 0) return US_OK;
+/* One pass through the layers; lengths of sequences move when it succeeded. */
+static us_status run_step(us_engine *e, const us_segment *segs, size_t n, const us_engine_taps *taps, float *logits, us_err *err) {
     us_status s;
     scratch_reset(e);
     us_step step = {.e = e, .segs = segs, .n_segs = n, .taps = taps, .err = err};
@@ -400,13 +399,70 @@ us_status us_engine_run(us_engine *e, const us_segment *segs, size_t n, const us
         goto done;
     }
     US_GO(embed(&step, x));
-    s = run_layers(&step, x);
-    if (s == US_OK) s = finish(&step, x, logits);
-    for (size_t g = 0; g < n; g++) {
-        if (s == US_OK) segs[g].seq->n += segs[g].n;
-        else segs[g].seq->broken = us_eng_recurrent(e); /* keys beyond the length are harmless, a moved state is not */
-    }
+    US_GO(run_layers(&step, x));
+    US_GO(finish(&step, x, logits));
+    for (size_t g = 0; g < n; g++) segs[g].seq->n += segs[g].n;
 done:
     us_arena_free(&e->overflow);
+    return s;
+}
+
+/*
+ * Many tokens go in steps of about STEP_TOKENS, which keeps scratch space small and in cache. A segment is cut every STEP_TOKENS from its own beginning,
+ * so where it is cut does not depend on the others.
+ */
+enum { STEP_TOKENS = 512 };
+
+static us_status run_in_steps(us_engine *e, const us_segment *segs, size_t n, float *logits, us_err *err) {
+    us_status s = US_OK;
+    size_t *done = us_calloc(n, sizeof *done), *row = us_calloc(n, sizeof *row), *of = us_calloc(n, sizeof *of), rows = 0, most = 0;
+    us_segment *part = us_calloc(n, sizeof *part);
+    float *some = NULL;
+    if (!done || !row || !of || !part) s = us_fail_nomem(err, "running the model");
+    for (size_t g = 0; s == US_OK && g < n; g++) {
+        row[g] = rows;
+        rows += segs[g].want;
+    }
+    if (s == US_OK && rows && logits) {
+        most = rows < STEP_TOKENS * 2 ? rows : STEP_TOKENS * 2; /* a step may exceed the mark by less than one piece */
+        some = us_calloc(most * e->r.V, sizeof *some);
+        if (!some) s = us_fail_nomem(err, "running the model");
+    }
+    for (size_t first = 0; s == US_OK && first < n;) {
+        size_t k = 0, tokens = 0, at = 0;
+        for (size_t g = first; g < n && tokens < STEP_TOKENS; g++) {
+            size_t left = segs[g].n - done[g], take = left < STEP_TOKENS ? left : STEP_TOKENS, after = left - take;
+            if (!take) continue;
+            part[k] = (us_segment){segs[g].seq, segs[g].ids + done[g], take, segs[g].want > after ? segs[g].want - after : 0};
+            if (part[k].want > take) part[k].want = take;
+            of[k++] = g;
+            tokens += take;
+        }
+        s = run_step(e, part, k, NULL, some, err);
+        for (size_t i = 0; s == US_OK && i < k; i++) {
+            size_t g = of[i], left = segs[g].n - done[g], skipped = left > segs[g].want ? 0 : segs[g].want - left; /* wanted rows before this piece */
+            if (some && part[i].want) memcpy(logits + (row[g] + skipped) * e->r.V, some + at * e->r.V, part[i].want * e->r.V * sizeof *some);
+            at += part[i].want;
+            done[g] += part[i].n;
+        }
+        while (first < n && done[first] == segs[first].n) first++;
+    }
+    for (size_t g = 0; s != US_OK && done && g < n; g++) segs[g].seq->n -= done[g];
+    us_free(done);
+    us_free(row);
+    us_free(of);
+    us_free(part);
+    us_free(some);
+    return s;
+}
+
+us_status us_engine_run(us_engine *e, const us_segment *segs, size_t n, const us_engine_taps *taps, float *logits, us_err *err) {
+    US_TRY(check_segments(e, segs, n, err));
+    size_t total = 0;
+    for (size_t g = 0; g < n; g++) total += segs[g].n;
+    if (n == 0) return US_OK;
+    bool whole = taps || e->opt.stream || total <= STEP_TOKENS; /* taps show all rows of a layer at once; a streamed layer is read once */
+    us_status s = whole ? run_step(e, segs, n, taps, logits, err) : run_in_steps(e, segs, n, logits, err);
+    for (size_t g = 0; s != US_OK && g < n; g++) segs[g].seq->broken = us_eng_recurrent(e); /* keys beyond the length are harmless, a moved state is not */
     return s;
 }
