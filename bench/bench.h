@@ -15,6 +15,7 @@
 #define US_BENCH_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct us_bench us_bench;
@@ -47,6 +48,8 @@ typedef struct bench_peaks {
     double read_bytes;
 } bench_peaks;
 bench_peaks bench_measure_peaks(void);
+/** Read every byte once; bytes a multiple of 128. */
+void bench_read(const void *p, size_t bytes);
 
 /** Median, best (least) and spread (half the distance of the quartiles, over the median) of n samples; sorts them. n
  * >= 1. */

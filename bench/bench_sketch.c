@@ -120,7 +120,7 @@ static product make_product(size_t m, size_t n, size_t k) {
 
 static void own(void *arg) {
     product *p = arg;
-    us_gemm(NULL, p->m, p->x, p->k + 16, &(us_gemm_packed){p->n, p->k, US_DTYPE_F32, p->packed}, p->y, p->n + 16);
+    us_gemm(NULL, p->m, p->x, p->k + 16, &(us_gemm_packed){p->n, p->k, US_DTYPE_F32, p->packed, NULL}, p->y, p->n + 16);
     bench_keep(p->y);
 }
 

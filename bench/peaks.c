@@ -77,7 +77,7 @@ static double fma_peak(void) {
 typedef uint64_t words __attribute__((vector_size(16)));
 
 /* Sums in eight independent vectors, so that the additions are no limit. */
-static void read_all(const void *p, size_t bytes) {
+void bench_read(const void *p, size_t bytes) {
     const words *x = p;
     words s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, s4 = {0}, s5 = {0}, s6 = {0}, s7 = {0};
     for (size_t k = 0; k < bytes / sizeof *x; k += 8) {
@@ -102,7 +102,7 @@ bench_peaks bench_measure_peaks(void) {
             t = now() - t;
             if (2.0 * BYTES / t > p.copy_bytes) p.copy_bytes = 2.0 * BYTES / t;
             t = now();
-            read_all(x, BYTES);
+            bench_read(x, BYTES);
             t = now() - t;
             if (BYTES / t > p.read_bytes) p.read_bytes = BYTES / t;
         }

@@ -72,7 +72,13 @@ INLINE AVX512 __m512 wide_bf16(const void *p, size_t i) {
 
 TILE512(us__gemm_tile_avx512_f32, wide_f32, ldx)
 TILE512(us__gemm_tile_avx512_bf16, wide_bf16, ldx)
-TILE512(us__gemm_apart_avx512, wide_f32, US_GEMM_APART)
+TILE512(us__gemm_panel_avx512, wide_f32, US_GEMM_APART)
+
+INLINE AVX512 __m512 wide_i8(const void *p, size_t i) {
+    _mm_prefetch((const char *)p + i + 1024, _MM_HINT_T0);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)((const int8_t *)p + i))));
+}
+TILE512(us__gemm_i8_avx512, wide_i8, ldx)
 
 INLINE AVX512 __m512 even512(__m512i pair) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
@@ -133,15 +139,17 @@ AVX512 void us__gemm_pairs_avx512(size_t k, const float *x, size_t ldx, size_t n
     }
 }
 
-AVX512 void us__gemm_widen_avx512(size_t k, const void *pairs, float *lanes) {
-    const char *p = pairs;
-    for (size_t i = 0; i < k; i += 2, p += 128, lanes += 2 * US_GEMM_LANES) {
+AVX512 void us__gemm_widen_avx512(us_dtype type, size_t k, const void *lanes, float *panels) {
+    const char *p = lanes;
+    for (size_t i = 0; type == US_DTYPE_F32 && i < k * US_GEMM_LANES; i += 16) _mm512_storeu_ps(panels + i, wide_f32(lanes, i));
+    for (size_t i = 0; type == US_DTYPE_I8 && i < k * US_GEMM_LANES; i += 16) _mm512_storeu_ps(panels + i, wide_i8(lanes, i));
+    for (size_t i = 0; type == US_DTYPE_BF16 && i < k; i += 2, p += 128, panels += 2 * US_GEMM_LANES) {
         __m512i u = _mm512_loadu_si512(p), v = _mm512_loadu_si512(p + 64);
-        _mm512_storeu_ps(lanes, even512(u));
-        _mm512_storeu_ps(lanes + 16, even512(v));
+        _mm512_storeu_ps(panels, even512(u));
+        _mm512_storeu_ps(panels + 16, even512(v));
         if (i + 1 == k) return;
-        _mm512_storeu_ps(lanes + 32, odd512(u));
-        _mm512_storeu_ps(lanes + 48, odd512(v));
+        _mm512_storeu_ps(panels + 32, odd512(u));
+        _mm512_storeu_ps(panels + 48, odd512(v));
     }
 }
 
@@ -154,15 +162,16 @@ INLINE AVX2 __m256 half_bf16(const void *p, size_t i) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)p + i))), 16));
 }
 
-#define BODY256(NR, load, apart)                                                                                                                             \
-    for (size_t l = 0; l < US_GEMM_LANES; l += 16) {                                                                                                  \
+/* `width` lanes lie side by side: all of them in packed blocks, 16 in a panel. */
+#define BODY256(NR, load, apart, width)                                                                                                                             \
+    for (size_t l = 0; l < (width); l += 16) {                                                                                                        \
         __m256 a[NR], b[NR];                                                                                                                          \
         UNROLL for (int r = 0; r < NR; r++) {                                                                                                         \
             a[r] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(c + (size_t)r * ldc + l);                                                            \
             b[r] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(c + (size_t)r * ldc + l + 8);                                                        \
         }                                                                                                                                             \
         for (size_t i = 0; i < k; i++) {                                                                                                              \
-            __m256 u = load(lanes, i * US_GEMM_LANES + l), v = load(lanes, i * US_GEMM_LANES + l + 8);                                                \
+            __m256 u = load(lanes, i * (width) + l), v = load(lanes, i * (width) + l + 8);                                                            \
             UNROLL for (int r = 0; r < NR; r++) {                                                                                                     \
                 __m256 s = _mm256_broadcast_ss(x + (size_t)r * (apart) + i);                                                                              \
                 a[r] = _mm256_fmadd_ps(s, u, a[r]);                                                                                                   \
@@ -176,26 +185,26 @@ INLINE AVX2 __m256 half_bf16(const void *p, size_t i) {
     }                                                                                                                                                 \
     break;
 
-#define TILE256(name, load, apart)                                                                                                                           \
+#define TILE256(name, load, apart, width)                                                                                                                           \
     AVX2 void name(size_t k, const float *x, size_t ldx, size_t nr, const void *lanes, float *c, size_t ldc, bool first) {                            \
         (void)ldx;                                                                                                                                    \
         for (; nr; x += 6 * (apart), c += 6 * ldc) {                                                                                                      \
             switch (nr < 6 ? nr : 6) {                                                                                                                \
-            case 1: BODY256(1, load, apart)                                                                                                                  \
-            case 2: BODY256(2, load, apart)                                                                                                                  \
-            case 3: BODY256(3, load, apart)                                                                                                                  \
-            case 4: BODY256(4, load, apart)                                                                                                                  \
-            case 5: BODY256(5, load, apart)                                                                                                                  \
-            default: BODY256(6, load, apart)                                                                                                                 \
+            case 1: BODY256(1, load, apart, width)                                                                                                                  \
+            case 2: BODY256(2, load, apart, width)                                                                                                                  \
+            case 3: BODY256(3, load, apart, width)                                                                                                                  \
+            case 4: BODY256(4, load, apart, width)                                                                                                                  \
+            case 5: BODY256(5, load, apart, width)                                                                                                                  \
+            default: BODY256(6, load, apart, width)                                                                                                                 \
             }                                                                                                                                         \
             if (nr <= 6) return;                                                                                                                      \
             nr -= 6;                                                                                                                                  \
         }                                                                                                                                             \
     }
 
-TILE256(us__gemm_tile_avx2_f32, half_f32, ldx)
-TILE256(us__gemm_tile_avx2_bf16, half_bf16, ldx)
-TILE256(us__gemm_apart_avx2, half_f32, US_GEMM_APART)
+TILE256(us__gemm_tile_avx2_f32, half_f32, ldx, US_GEMM_LANES)
+TILE256(us__gemm_tile_avx2_bf16, half_bf16, ldx, US_GEMM_LANES)
+TILE256(us__gemm_panel_avx2, half_f32, US_GEMM_APART, 16)
 
 INLINE AVX2 __m256 even256(__m256i pair) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
@@ -244,12 +253,60 @@ AVX2 void us__gemm_pairs_avx2(size_t k, const float *x, size_t ldx, size_t nr, c
     }
 }
 
-AVX2 void us__gemm_widen_avx2(size_t k, const void *pairs, float *lanes) {
-    const char *p = pairs;
-    for (size_t i = 0; i < k; i += 2, p += 128, lanes += 2 * US_GEMM_LANES) {
-        for (size_t l = 0; l < 4; l++) _mm256_storeu_ps(lanes + 8 * l, even256(pair256(p + 32 * l)));
-        if (i + 1 == k) return;
-        for (size_t l = 0; l < 4; l++) _mm256_storeu_ps(lanes + US_GEMM_LANES + 8 * l, odd256(pair256(p + 32 * l)));
+AVX2 void us__gemm_copy_avx2(const float *from, size_t n, float *to) {
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m256 a = _mm256_loadu_ps(from + i), b = _mm256_loadu_ps(from + i + 8);
+        _mm256_storeu_ps(to + i, a);
+        _mm256_storeu_ps(to + i + 8, b);
     }
+    for (; i < n; i++) to[i] = from[i];
+}
+
+INLINE AVX2 __m256 half_i8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+
+/* As PAIRS256: all 32 lanes of one or two rows. */
+#define I8_256(NR)                                                                                                                                    \
+    {                                                                                                                                                 \
+        __m256 a[NR][4], q[4];                                                                                                                        \
+        UNROLL for (int r = 0; r < NR; r++) UNROLL for (int l = 0; l < 4; l++) a[r][l] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(c + (size_t)r * ldc + 8 * l); \
+        const int8_t *p = lanes;                                                                                                                      \
+        for (size_t i = 0; i < k; i++, p += US_GEMM_LANES) {                                                                                          \
+            _mm_prefetch((const char *)p + 1024, _MM_HINT_T0);                                                                                        \
+            UNROLL for (int l = 0; l < 4; l++) q[l] = half_i8(p + 8 * l);                                                                             \
+            STEP256(NR, i, q)                                                                                                                         \
+        }                                                                                                                                             \
+        UNROLL for (int r = 0; r < NR; r++) UNROLL for (int l = 0; l < 4; l++) _mm256_storeu_ps(c + (size_t)r * ldc + 8 * l, a[r][l]);                \
+    }                                                                                                                                                 \
+    break;
+
+AVX2 void us__gemm_i8_avx2(size_t k, const float *x, size_t ldx, size_t nr, const void *lanes, float *c, size_t ldc, bool first) {
+    for (; nr; x += 2 * ldx, c += 2 * ldc) {
+        switch (nr) {
+        case 1: I8_256(1)
+        default: I8_256(2)
+        }
+        if (nr <= 2) return;
+        nr -= 2;
+    }
+}
+
+/* Lanes 0-15 of all steps, then lanes 16-31. */
+AVX2 void us__gemm_widen_avx2(us_dtype type, size_t k, const void *lanes, float *panels) {
+    float *half[2] = {panels, panels + 16 * k};
+    const char *p = lanes;
+    for (size_t i = 0; type == US_DTYPE_F32 && i < k; i++)
+        for (size_t l = 0; l < 4; l++) _mm256_storeu_ps(half[l / 2] + 16 * i + l % 2 * 8, half_f32(lanes, i * US_GEMM_LANES + 8 * l));
+    for (size_t i = 0; type == US_DTYPE_I8 && i < k; i++)
+        for (size_t l = 0; l < 4; l++) _mm256_storeu_ps(half[l / 2] + 16 * i + l % 2 * 8, half_i8((const int8_t *)lanes + i * US_GEMM_LANES + 8 * l));
+    for (size_t i = 0; type == US_DTYPE_BF16 && i < k; i += 2, p += 128)
+        for (size_t l = 0; l < 4; l++) {
+            __m256i pair = pair256(p + 32 * l);
+            float *to = half[l / 2] + 16 * i + l % 2 * 8;
+            _mm256_storeu_ps(to, even256(pair));
+            if (i + 1 < k) _mm256_storeu_ps(to + 16, odd256(pair));
+        }
 }
 #endif

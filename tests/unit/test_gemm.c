@@ -63,7 +63,7 @@ static void chain(const problem *p, us_dtype t, float *y) {
 
 static void every_path_gives_the_defined_bits(void **state) {
     (void)state;
-    static const size_t shapes[][3] = {{1, 1, 1}, {1, 32, 7}, {5, 33, 64}, {12, 96, 300}, {13, 31, 257}, {49, 70, 512}, {97, 130, 77}, {3, 5, 0}};
+    static const size_t shapes[][3] = {{1, 1, 1}, {1, 32, 7}, {5, 33, 64}, {12, 96, 300}, {13, 31, 257}, {49, 70, 512}, {97, 130, 77}, {3, 5, 0}, {390, 45, 530}, {12, 20, 515}};
     us_pool *pool = NULL;
     us_err err = {0};
     assert_int_equal(us_pool_create(3, &pool, &err), US_OK);
@@ -165,6 +165,43 @@ static void nn_equals_nt_of_the_transpose(void **state) {
     unmake(&p);
 }
 
+/* Every path: the chain over the integers, times the scale; and the quantisation is the nearest one. */
+static void int8_weights(void **state) {
+    (void)state;
+    static const size_t shapes[][3] = {{1, 32, 64}, {2, 5, 7}, {3, 33, 300}, {12, 64, 129}, {13, 40, 515}, {200, 70, 77}, {4, 3, 0}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        problem p = make(shapes[s][0], shapes[s][1], shapes[s][2], 20 + s);
+        if (p.k) memset(p.w + (p.n - 1) * p.ldw, 0, p.k * sizeof *p.w); /* a row of zeros */
+        int8_t *packed = us_malloc_aligned(us_gemm_packed_bytes(US_DTYPE_I8, p.n, p.k) + 1);
+        float *scale = us_malloc(p.n * sizeof *scale), *y = us_malloc(p.m * p.n * sizeof *y), *want = us_malloc(p.m * p.n * sizeof *want);
+        assert_true(packed && scale && y && want);
+        us_gemm_quantise_i8(US_DTYPE_F32, p.w, p.ldw, p.n, p.k, packed, scale);
+        for (size_t j = 0; j < p.n; j++) {
+            const int8_t *q = packed + j / US_GEMM_LANES * p.k * US_GEMM_LANES + j % US_GEMM_LANES;
+            for (size_t k = 0; k < p.k; k++)
+                assert_true(fabs((double)q[k * US_GEMM_LANES] * (double)scale[j] - (double)p.w[j * p.ldw + k]) <= 0.50001 * (double)scale[j]);
+            for (size_t i = 0; i < p.m; i++) {
+                float c = 0;
+                for (size_t k = 0; k < p.k; k++) c = fmaf(p.x[i * p.ldx + k], (float)q[k * US_GEMM_LANES], c);
+                want[i * p.n + j] = p.k ? c * scale[j] : 0;
+            }
+        }
+        us_gemm_packed w = {p.n, p.k, US_DTYPE_I8, packed, scale};
+        for (int isa = 0; isa < US_ISA_COUNT; isa++) {
+            if (!us_isa_force((us_isa)isa)) continue;
+            for (size_t i = 0; i < p.m * p.n; i++) y[i] = NAN;
+            us_gemm(NULL, p.m, p.x, p.ldx, &w, y, p.n);
+            for (size_t i = 0; i < p.m * p.n; i++) assert_true(y[i] == want[i]); /* a zero may have either sign */
+        }
+        us_isa_force(US_ISA_COUNT);
+        us_free(packed);
+        us_free(scale);
+        us_free(y);
+        us_free(want);
+        unmake(&p);
+    }
+}
+
 static void isa_can_be_forced(void **state) {
     (void)state;
     assert_true(us_isa_force(US_ISA_REF));
@@ -178,6 +215,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_path_gives_the_defined_bits), cmocka_unit_test(portable_fma_rounds_once), cmocka_unit_test(rows_do_not_depend_on_the_batch),
         cmocka_unit_test(error_is_within_the_bound),         cmocka_unit_test(nn_equals_nt_of_the_transpose), cmocka_unit_test(isa_can_be_forced),
+        cmocka_unit_test(int8_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
