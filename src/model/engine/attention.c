@@ -13,11 +13,6 @@ static void copy_cols(const float *x, size_t ldx, size_t rows, size_t n, float *
     for (size_t t = 0; t < rows; t++) memcpy(y + t * n, x + t * ldx, n * sizeof *y);
 }
 
-static void qk_norm(const us_step *s, const us_eng_norm *w, size_t heads, size_t width, float *x) {
-    const us_recipe *r = &s->e->r;
-    if (w->w) us_rmsnorm(x, w->n, w->w, (float)r->norm_plus, (float)r->eps, s->T * heads * width / w->n, w->n, x, w->n);
-}
-
 /* The heads of this layer, positions from `start`, may see; run the attention of all segments over the pages of a layer. */
 static us_status attend(us_step *s, uint32_t l, bool second, const us_attn *a, const float *q, float *out) {
     size_t Dk = a->kv.dk, Dv = a->kv.dv, H = a->heads;
@@ -73,6 +68,21 @@ static us_status rotate_again(us_step *s, uint32_t l, size_t g, const gqa_shape 
     return US_OK;
 }
 
+typedef struct store_job {
+    const us_kv_layout *kv;
+    us_page *const *pages;
+    size_t start, k_rows, v_rows;
+    const float *k, *v; /* v NULL: latent */
+} store_job;
+
+static void store_some(void *arg, size_t r0, size_t r1) {
+    const store_job *j = arg;
+    for (size_t t = r0; t < r1; t++) {
+        size_t p = j->start + t;
+        us_kv_store(j->kv, j->pages[p / US_KV_PAGE]->data, p % US_KV_PAGE, j->k + t * j->k_rows, j->v ? j->v + t * j->v_rows : NULL);
+    }
+}
+
 static us_status store(us_step *s, uint32_t l, const gqa_shape *z, const float *raw, const float *k, const float *v) {
     us_engine *e = s->e;
     for (size_t g = 0; g < s->n_segs; g++) {
@@ -86,19 +96,76 @@ static us_status store(us_step *s, uint32_t l, const gqa_shape *z, const float *
             memcpy(st->rows + seq->n * z->k_rows, raw + s->row0[g] * z->k_rows, s->segs[g].n * z->k_rows * sizeof *raw);
             US_TRY(rotate_again(s, l, g, z));
         }
-        for (size_t t = 0; t < s->segs[g].n; t++) {
-            size_t p = seq->n + t, row = s->row0[g] + t;
-            us_kv_store(&e->layers[l].kv, st->pages[p / US_KV_PAGE]->data, p % US_KV_PAGE, k + row * z->k_rows, v + row * z->v_rows);
-        }
+        size_t row = s->row0[g];
+        us_eng_each_rows(e, s->segs[g].n, store_some, &(store_job){&e->layers[l].kv, st->pages, seq->n, z->k_rows, z->v_rows, k + row * z->k_rows, v + row * z->v_rows});
     }
     return US_OK;
 }
 
-/* llama4: queries of layers without rope grow with their position. */
-static void temperature(const us_step *s, size_t n, float *q) {
-    const us_recipe *r = &s->e->r;
-    for (size_t t = 0; t < s->T; t++)
-        scale_all(q + t * n, 1 + r->temperature_scale * log1p(floor(((double)s->positions[t] + 1) / r->temperature_floor)), n);
+/* What happens to the projections of a token before attention: split, norms, rotation, scales. */
+typedef struct gqa_rows {
+    const us_step *s;
+    const us_layer_recipe *lr;
+    const us_eng_gqa *w;
+    const gqa_shape *z;
+    const us_rope *rope;
+    const float *qkv;
+    float *q, *k, *v, *raw, *gate; /* raw, gate may be NULL */
+} gqa_rows;
+
+static void qk_norms(const gqa_rows *j, size_t rows, float *q, float *k) {
+    const us_recipe *r = &j->s->e->r;
+    const gqa_shape *z = j->z;
+    const us_eng_norm *a = &j->w->q, *b = &j->w->k;
+    if (a->w) us_rmsnorm(q, a->n, a->w, (float)r->norm_plus, (float)r->eps, rows * z->H * z->Dk / a->n, a->n, q, a->n);
+    if (b->w) us_rmsnorm(k, b->n, b->w, (float)r->norm_plus, (float)r->eps, rows * z->G * z->Dk / b->n, b->n, k, b->n);
+}
+
+static void gqa_some(void *arg, size_t r0, size_t r1) {
+    const gqa_rows *j = arg;
+    const us_recipe *r = &j->s->e->r;
+    const gqa_shape *z = j->z;
+    size_t rows = r1 - r0, nq = z->H * z->Dk;
+    const float *qkv = j->qkv + r0 * z->width;
+    float *q = j->q + r0 * nq, *k = j->k + r0 * z->k_rows, *v = j->v + r0 * z->v_rows;
+    if (j->gate) {
+        for (size_t i = 0; i < rows * z->H; i++) {
+            const float *src = qkv + i / z->H * z->width + i % z->H * 2 * z->Dk;
+            memcpy(q + i * z->Dk, src, z->Dk * sizeof *q);
+            memcpy(j->gate + r0 * nq + i * z->Dk, src + z->Dk, z->Dk * sizeof *q);
+        }
+    } else {
+        copy_cols(qkv, z->width, rows, nq, q);
+    }
+    copy_cols(qkv + z->q_rows, z->width, rows, z->k_rows, k);
+    copy_cols(qkv + z->q_rows + z->k_rows, z->width, rows, z->v_rows, v);
+    if (!r->qk_norm_after_rope) qk_norms(j, rows, q, k);
+    if (j->raw) memcpy(j->raw + r0 * z->k_rows, k, rows * z->k_rows * sizeof *k);
+    if (j->rope) {
+        size_t half = j->rope->dims / 2;
+        const float *cs = j->s->cos[j->lr->rope] + r0 * half, *sn = j->s->sin[j->lr->rope] + r0 * half;
+        us_rotary(q, nq, rows, z->H, z->Dk, 0, j->rope->dims, cs, sn, j->rope->pair, 1);
+        us_rotary(k, z->k_rows, rows, z->G, z->Dk, 0, j->rope->dims, cs, sn, j->rope->pair, 1);
+    }
+    if (r->qk_norm_after_rope) qk_norms(j, rows, q, k);
+    if (r->qk_l2 && j->rope) {
+        us_rmsnorm(q, z->Dk, NULL, 0, (float)r->eps, rows * z->H, z->Dk, q, z->Dk);
+        us_rmsnorm(k, z->Dk, NULL, 0, (float)r->eps, rows * z->G, z->Dk, k, z->Dk);
+    }
+    for (size_t t = 0; j->lr->temperature && t < rows; t++) /* llama4: queries of layers without rope grow with their position */
+        scale_all(q + t * nq, 1 + r->temperature_scale * log1p(floor(((double)j->s->positions[r0 + t] + 1) / r->temperature_floor)), nq);
+    scale_all(v, r->value_scale, rows * z->v_rows);
+}
+
+typedef struct gate_job {
+    float *gate, *y;
+    size_t n;
+} gate_job;
+
+static void gate_some(void *arg, size_t r0, size_t r1) {
+    const gate_job *j = arg;
+    us_sigmoid(j->gate + r0 * j->n, (r1 - r0) * j->n);
+    for (size_t i = r0 * j->n; i < r1 * j->n; i++) j->y[i] *= j->gate[i];
 }
 
 us_status us_eng_run_gqa(us_step *s, uint32_t l, const float *x, float *out) {
@@ -120,51 +187,14 @@ us_status us_eng_run_gqa(us_step *s, uint32_t l, const float *x, float *out) {
     US_ENG_SCRATCH(s, y, T * z.H * z.Dv);
     float *raw = NULL, *gate = NULL;
     US_TRY(us_eng_apply(s, &w->qkv, w->bias, T, x, r->D, qkv, z.width));
-    if (w->gated) {
-        gate = us_eng_scratch(e, T * nq);
-        if (!gate) return us_fail_nomem(s->err, "running the model");
-        for (size_t t = 0; t < T; t++)
-            for (size_t h = 0; h < z.H; h++) {
-                const float *src = qkv + t * z.width + h * 2 * z.Dk;
-                memcpy(q + t * nq + h * z.Dk, src, z.Dk * sizeof *q);
-                memcpy(gate + t * nq + h * z.Dk, src + z.Dk, z.Dk * sizeof *q);
-            }
-    } else {
-        copy_cols(qkv, z.width, T, nq, q);
-    }
-    copy_cols(qkv + z.q_rows, z.width, T, z.k_rows, k);
-    copy_cols(qkv + z.q_rows + z.k_rows, z.width, T, z.v_rows, v);
-    if (!r->qk_norm_after_rope) {
-        qk_norm(s, &w->q, z.H, z.Dk, q);
-        qk_norm(s, &w->k, z.G, z.Dk, k);
-    }
-    if (keep_raw) {
-        raw = us_eng_scratch(e, T * z.k_rows);
-        if (!raw) return us_fail_nomem(s->err, "running the model");
-        memcpy(raw, k, T * z.k_rows * sizeof *k);
-    }
-    if (rope) {
-        us_rotary(q, nq, T, z.H, z.Dk, 0, rope->dims, s->cos[lr->rope], s->sin[lr->rope], rope->pair, 1);
-        us_rotary(k, z.k_rows, T, z.G, z.Dk, 0, rope->dims, s->cos[lr->rope], s->sin[lr->rope], rope->pair, 1);
-    }
-    if (r->qk_norm_after_rope) {
-        qk_norm(s, &w->q, z.H, z.Dk, q);
-        qk_norm(s, &w->k, z.G, z.Dk, k);
-    }
-    if (r->qk_l2 && rope) {
-        us_rmsnorm(q, z.Dk, NULL, 0, (float)r->eps, T * z.H, z.Dk, q, z.Dk);
-        us_rmsnorm(k, z.Dk, NULL, 0, (float)r->eps, T * z.G, z.Dk, k, z.Dk);
-    }
-    if (lr->temperature) temperature(s, nq, q);
-    scale_all(v, r->value_scale, T * z.v_rows);
+    if (w->gated && !(gate = us_eng_scratch(e, T * nq))) return us_fail_nomem(s->err, "running the model");
+    if (keep_raw && !(raw = us_eng_scratch(e, T * z.k_rows))) return us_fail_nomem(s->err, "running the model");
+    us_eng_each_rows(e, T, gqa_some, &(gqa_rows){s, lr, w, &z, rope, qkv, q, k, v, raw, gate});
     US_TRY(store(s, l, &z, raw, k, v));
     us_attn a = {.kv = e->layers[l].kv, .heads = r->H, .scale = (float)(r->score_scale > 0 ? r->score_scale : 1 / sqrt((double)z.Dk)), .window = lr->window,
                  .chunk = lr->chunk, .sinks = w->sinks};
     US_TRY(attend(s, l, false, &a, q, y));
-    if (gate) {
-        us_sigmoid(gate, T * nq);
-        for (size_t i = 0; i < T * z.H * z.Dv; i++) y[i] *= gate[i];
-    }
+    if (gate) us_eng_each_rows(e, T, gate_some, &(gate_job){gate, y, nq});
     return us_eng_apply(s, &w->o, w->o_bias, T, y, z.H * z.Dv, out, r->D);
 }
 
@@ -328,6 +358,28 @@ static us_status per_head(us_step *s, us_mat *mats, const head_job *shape) {
     return US_OK;
 }
 
+/* Norm of the latent, scales, rotation of a token's queries and shared key. */
+typedef struct mla_rows {
+    const us_step *s;
+    const us_eng_mla *w;
+    const us_rope *rope;
+    float *q, *kv;
+} mla_rows;
+
+static void mla_some(void *arg, size_t r0, size_t r1) {
+    const mla_rows *j = arg;
+    const us_recipe *r = &j->s->e->r;
+    size_t rows = r1 - r0, H = r->H, N = r->nope, R = r->rope_dims, Dk = N + R, C = r->kv_lora, W = C + R;
+    float *q = j->q + r0 * H * Dk, *kv = j->kv + r0 * W;
+    us_rmsnorm(kv, W, j->w->kv_norm.w, 0, (float)r->latent_eps, rows, C, kv, W);
+    scale_all(q, r->q_scale, rows * H * Dk);
+    for (size_t t = 0; t < rows; t++) scale_all(kv + t * W, r->latent_scale, C);
+    if (!j->rope) return;
+    const float *cs = j->s->cos[0] + r0 * (j->rope->dims / 2), *sn = j->s->sin[0] + r0 * (j->rope->dims / 2);
+    us_rotary(q, H * Dk, rows, H, Dk, N, R, cs, sn, j->rope->pair, 1);
+    us_rotary(kv, W, rows, 1, W, C, R, cs, sn, j->rope->pair, 1);
+}
+
 us_status us_eng_run_mla(us_step *s, uint32_t l, us_eng_mla *w, bool second, const float *x, float *out) {
     us_engine *e = s->e;
     const us_recipe *r = &e->r;
@@ -347,22 +399,13 @@ us_status us_eng_run_mla(us_step *s, uint32_t l, us_eng_mla *w, bool second, con
         US_TRY(us_eng_apply(s, &w->q, NULL, T, x, r->D, q, H * Dk));
     }
     US_TRY(us_eng_apply(s, &w->kv_a, w->kv_a_bias, T, x, r->D, kv, W));
-    us_rmsnorm(kv, W, w->kv_norm.w, 0, (float)r->latent_eps, T, C, kv, W);
-    scale_all(q, r->q_scale, T * H * Dk);
-    for (size_t t = 0; t < T; t++) scale_all(kv + t * W, r->latent_scale, C);
-    if (rope) {
-        us_rotary(q, H * Dk, T, H, Dk, N, R, s->cos[0], s->sin[0], rope->pair, 1);
-        us_rotary(kv, W, T, 1, W, C, R, s->cos[0], s->sin[0], rope->pair, 1);
-    }
+    us_eng_each_rows(e, T, mla_some, &(mla_rows){s, w, rope, q, kv});
     for (size_t g = 0; g < s->n_segs; g++) {
         us_seq *seq = s->segs[g].seq;
         us_eng_state *st = &seq->layers[l];
         us_page ***pages = second ? &st->pages2 : &st->pages;
         US_TRY(us_eng_pages(&e->layers[l].kv, pages, second ? &st->n_pages2 : &st->n_pages, second ? &st->cap_pages2 : &st->cap_pages, seq->n, seq->n + s->segs[g].n, s->err));
-        for (size_t t = 0; t < s->segs[g].n; t++) {
-            size_t p = seq->n + t;
-            us_kv_store(&e->layers[l].kv, (*pages)[p / US_KV_PAGE]->data, p % US_KV_PAGE, kv + (s->row0[g] + t) * W, NULL);
-        }
+        us_eng_each_rows(e, s->segs[g].n, store_some, &(store_job){&e->layers[l].kv, *pages, seq->n, W, 0, kv + s->row0[g] * W, NULL});
     }
     if (r->index_topk && r->q_lora && !r->layers[l].index_shared) US_TRY(select_keys(s, l, w, x, latent));
     US_TRY(per_head(s, w->uk, &(head_job){.T = T, .x = q, .ldx = H * Dk, .step_x = Dk, .y = wide, .ldy = H * W, .step_y = W}));

@@ -21,6 +21,20 @@ static us_status prepare_mlp(us_step *s, us_eng_mlp *w) {
     return us_eng_prepare(s->e, all, 3, s->err);
 }
 
+typedef struct act_job {
+    const us_recipe *r;
+    bool gated;
+    size_t F;
+    float *g;
+    const float *u;
+} act_job;
+
+static void act_some(void *arg, size_t r0, size_t r1) {
+    const act_job *j = arg;
+    float *g = j->g + r0 * j->F;
+    us_glu_apply(glu_of(j->r, j->gated), (float)j->r->act_limit, (float)j->r->act_alpha, (r1 - r0) * j->F, g, j->u + r0 * j->F, g);
+}
+
 static us_status mlp_rows(us_step *s, us_eng_mlp *w, size_t rows, const float *x, size_t D, float *y) {
     const us_recipe *r = &s->e->r;
     size_t F = w->width;
@@ -31,7 +45,7 @@ static us_status mlp_rows(us_step *s, us_eng_mlp *w, size_t rows, const float *x
     US_TRY(prepare_mlp(s, w));
     if (gated) US_TRY(us_eng_apply(s, &w->gate, w->gate_bias, rows, x, D, g, F));
     US_TRY(us_eng_apply(s, &w->up, w->up_bias, rows, x, D, u, F));
-    us_glu_apply(glu_of(r, gated), (float)r->act_limit, (float)r->act_alpha, rows * F, g, u, g);
+    us_eng_each_rows(s->e, rows, act_some, &(act_job){r, gated, F, g, u});
     US_TRY(us_eng_apply(s, &w->down, w->down_bias, rows, g, F, y, D));
     s->e->scratch_used = mark;
     return US_OK;
@@ -242,6 +256,17 @@ static us_status run_experts(us_step *s, us_eng_moe *m, const float *x, size_t w
     return US_OK;
 }
 
+typedef struct shared_job {
+    const float *gate, *x;
+    size_t D;
+    float *y;
+} shared_job;
+
+static void shared_some(void *arg, size_t r0, size_t r1) {
+    const shared_job *j = arg;
+    for (size_t t = r0; t < r1; t++) us_axpy(j->gate[t], j->x + t * j->D, j->D, j->y + t * j->D);
+}
+
 static us_status add_shared(us_step *s, us_eng_moe *m, const float *x, float *y) {
     size_t T = s->T, D = s->e->r.D;
     if (!m->has_shared) return US_OK;
@@ -253,7 +278,7 @@ static us_status add_shared(us_step *s, us_eng_moe *m, const float *x, float *y)
         US_TRY(us_eng_apply(s, &m->shared_gate, NULL, T, x, D, gate, 1));
         us_sigmoid(gate, T);
     }
-    for (size_t t = 0; t < T; t++) us_axpy(gate[t], sh + t * D, D, y + t * D);
+    us_eng_each_rows(s->e, T, shared_some, &(shared_job){gate, sh, D, y});
     return US_OK;
 }
 

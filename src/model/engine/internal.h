@@ -206,9 +206,14 @@ float *us_eng_scratch(us_engine *e, size_t n);
 us_status us_eng_prepare(us_engine *e, us_mat *const *mats, size_t n, us_err *err) US_WARN_UNUSED;
 void us_mat_drop(us_mat *m);
 /* y[m, n] (stride ldy) = x (stride ldx) W^T + bias; inputs rounded to bf16 in the bf16 mode unless `full`. */
+/** Row-wise work on the pool: fn over blocks [r0, r1) of all rows; few rows stay on this thread. fn must treat every row by itself. */
+typedef void us_eng_rows_fn(void *arg, size_t r0, size_t r1);
+void us_eng_each_rows(us_engine *e, size_t rows, us_eng_rows_fn *fn, void *arg);
+/** y += f x, rows of n. */
+void us_eng_add_rows(us_engine *e, float f, const float *x, size_t rows, size_t n, float *y);
 us_status us_eng_apply(us_step *s, us_mat *w, const float *bias, size_t m, const float *x, size_t ldx, float *y, size_t ldy) US_WARN_UNUSED;
 us_status us_eng_apply_full(us_step *s, us_mat *w, const float *bias, size_t m, const float *x, size_t ldx, float *y, size_t ldy) US_WARN_UNUSED;
-void us_eng_norm_rows(const us_engine *e, const us_eng_norm *n, float plus, double eps, size_t rows, const float *x, float *y);
+void us_eng_norm_rows(us_engine *e, const us_eng_norm *n, float plus, double eps, size_t rows, const float *x, float *y);
 us_status us_eng_load(us_engine *e, us_err *err) US_WARN_UNUSED;
 /* Every matrix of a layer, for dropping and counting. */
 void us_eng_each_mat(us_engine *e, us_eng_layer *l, void (*fn)(void *user, us_mat *m), void *user);

@@ -168,16 +168,35 @@ us_status us_eng_prepare(us_engine *e, us_mat *const *mats, size_t n, us_err *er
     return s;
 }
 
-static void add_bias(const float *bias, size_t m, size_t n, float *y, size_t ldy) {
-    for (size_t i = 0; bias && i < m; i++)
-        for (size_t j = 0; j < n; j++) y[i * ldy + j] += bias[j];
+typedef struct bias_job {
+    const float *bias;
+    size_t n;
+    float *y;
+    size_t ldy;
+} bias_job;
+
+static void bias_some(void *arg, size_t r0, size_t r1) {
+    const bias_job *j = arg;
+    for (size_t i = r0; i < r1; i++)
+        for (size_t c = 0; c < j->n; c++) j->y[i * j->ldy + c] += j->bias[c];
 }
 
 us_status us_eng_apply_full(us_step *s, us_mat *w, const float *bias, size_t m, const float *x, size_t ldx, float *y, size_t ldy) {
     US_TRY(us_eng_prepare(s->e, &w, 1, s->err));
     us_gemm(s->e->pool, m, x, ldx, &w->packed, y, ldy);
-    add_bias(bias, m, w->packed.n, y, ldy);
+    if (bias) us_eng_each_rows(s->e, m, bias_some, &(bias_job){bias, w->packed.n, y, ldy});
     return US_OK;
+}
+
+typedef struct round_job {
+    const float *x;
+    size_t ldx, k;
+    float *y;
+} round_job;
+
+static void round_some(void *arg, size_t r0, size_t r1) {
+    const round_job *j = arg;
+    for (size_t i = r0; i < r1; i++) us_round_bf16(j->x + i * j->ldx, j->k, j->y + i * j->k);
 }
 
 us_status us_eng_apply(us_step *s, us_mat *w, const float *bias, size_t m, const float *x, size_t ldx, float *y, size_t ldy) {
@@ -185,7 +204,7 @@ us_status us_eng_apply(us_step *s, us_mat *w, const float *bias, size_t m, const
     size_t k = w->packed.k;
     uint64_t mark = s->e->scratch_used;
     US_ENG_SCRATCH(s, rounded, m * k);
-    for (size_t i = 0; i < m; i++) us_round_bf16(x + i * ldx, k, rounded + i * k);
+    us_eng_each_rows(s->e, m, round_some, &(round_job){x, ldx, k, rounded});
     us_status st = us_eng_apply_full(s, w, bias, m, rounded, k, y, ldy);
     s->e->scratch_used = mark;
     return st;

@@ -137,10 +137,63 @@ us_engine_size us_engine_size_of(const us_engine *ce) {
 
 /* ---- one step ---- */
 
-void us_eng_norm_rows(const us_engine *e, const us_eng_norm *n, float plus, double eps, size_t rows, const float *x, float *y) {
-    (void)e;
-    if (n->b) us_layernorm(x, n->n, n->w, n->b, (float)eps, rows, n->n, y, n->n);
-    else us_rmsnorm(x, n->n, n->w, plus, (float)eps, rows, n->n, y, n->n);
+typedef struct rows_job {
+    us_eng_rows_fn *fn;
+    void *arg;
+    size_t rows;
+} rows_job;
+
+enum { ROWS_A_TASK = 16 };
+
+static void rows_one(void *arg, int64_t i, int thread) {
+    (void)thread;
+    const rows_job *j = arg;
+    size_t r0 = (size_t)i * ROWS_A_TASK;
+    j->fn(j->arg, r0, r0 + ROWS_A_TASK < j->rows ? r0 + ROWS_A_TASK : j->rows);
+}
+
+void us_eng_each_rows(us_engine *e, size_t rows, us_eng_rows_fn *fn, void *arg) {
+    if (rows <= ROWS_A_TASK) {
+        fn(arg, 0, rows);
+        return;
+    }
+    us_pool_run(e->pool, rows_one, &(rows_job){fn, arg, rows}, (int64_t)((rows + ROWS_A_TASK - 1) / ROWS_A_TASK));
+}
+
+typedef struct norm_job {
+    const us_eng_norm *n;
+    float plus, eps;
+    const float *x;
+    float *y;
+} norm_job;
+
+static void norm_some(void *arg, size_t r0, size_t r1) {
+    const norm_job *j = arg;
+    const us_eng_norm *n = j->n;
+    const float *x = j->x + r0 * n->n;
+    float *y = j->y + r0 * n->n;
+    if (n->b) us_layernorm(x, n->n, n->w, n->b, j->eps, r1 - r0, n->n, y, n->n);
+    else us_rmsnorm(x, n->n, n->w, j->plus, j->eps, r1 - r0, n->n, y, n->n);
+}
+
+void us_eng_norm_rows(us_engine *e, const us_eng_norm *n, float plus, double eps, size_t rows, const float *x, float *y) {
+    us_eng_each_rows(e, rows, norm_some, &(norm_job){n, plus, (float)eps, x, y});
+}
+
+typedef struct add_job {
+    float f;
+    const float *x;
+    size_t n;
+    float *y;
+} add_job;
+
+static void add_some(void *arg, size_t r0, size_t r1) {
+    const add_job *j = arg;
+    us_axpy(j->f, j->x + r0 * j->n, (r1 - r0) * j->n, j->y + r0 * j->n);
+}
+
+void us_eng_add_rows(us_engine *e, float f, const float *x, size_t rows, size_t n, float *y) {
+    us_eng_each_rows(e, rows, add_some, &(add_job){f, x, n, y});
 }
 
 static us_status check_segments(us_engine *e, const us_segment *segs, size_t n, us_err *err) {
@@ -267,13 +320,13 @@ static us_status plain_layer(us_step *s, uint32_t l, float *x) {
         norm(s, &w->norm_in, s->T, x, h);
         US_TRY(mix(s, l, h, y));
         if (!r->single_mixer) tap(s, l, "attn", y, r->D);
-        us_axpy((float)r->residual_scale, y, n, x);
+        us_eng_add_rows(s->e, (float)r->residual_scale, y, s->T, r->D, x);
     }
     if (lr->has_ffn) {
         norm(s, &w->norm_ffn, s->T, x, h);
         US_TRY(feed(s, l, h, y));
         if (!r->single_mixer) tap(s, l, "ffn", y, r->D);
-        us_axpy((float)r->residual_scale, y, n, x);
+        us_eng_add_rows(s->e, (float)r->residual_scale, y, s->T, r->D, x);
     }
     tap(s, l, "out", x, r->D);
     return US_OK;
@@ -288,19 +341,19 @@ static us_status longcat_layer(us_step *s, uint32_t l, float *x) {
     US_ENG_SCRATCH(s, m, n);
     norm(s, &w->norm_in, s->T, x, h);
     US_TRY(us_eng_run_mla(s, l, &w->mla, false, h, y));
-    us_axpy(1, y, n, x);
+    us_eng_add_rows(s->e, 1, y, s->T, s->e->r.D, x);
     norm(s, &w->norm_ffn, s->T, x, h);
     US_TRY(us_eng_run_moe(s, l, h, m));
     tap(s, l, "ffn", m, s->e->r.D);
     US_TRY(us_eng_run_mlp(s, &w->mlp, h, y));
-    us_axpy(1, y, n, x);
+    us_eng_add_rows(s->e, 1, y, s->T, s->e->r.D, x);
     norm(s, &w->norm_in2, s->T, x, h);
     US_TRY(us_eng_run_mla(s, l, &w->mla2, true, h, y));
-    us_axpy(1, y, n, x);
+    us_eng_add_rows(s->e, 1, y, s->T, s->e->r.D, x);
     norm(s, &w->norm_ffn2, s->T, x, h);
     US_TRY(us_eng_run_mlp(s, &w->mlp2, h, y));
-    us_axpy(1, y, n, x);
-    us_axpy(1, m, n, x);
+    us_eng_add_rows(s->e, 1, y, s->T, s->e->r.D, x);
+    us_eng_add_rows(s->e, 1, m, s->T, s->e->r.D, x);
     tap(s, l, "out", x, s->e->r.D);
     return US_OK;
 }
