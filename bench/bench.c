@@ -1,6 +1,7 @@
 /* The benchmark harness. */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "kernels/peaks.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -128,7 +129,7 @@ static void measure(us_bench *b) {
 }
 
 /* Share of the machine's peak, or 0 where there is none to compare with. */
-static double peak_share(const bench_row *r, double rate, const bench_peaks *p) {
+static double peak_share(const bench_row *r, double rate, const us_peaks *p) {
     if (strcmp(r->spec.unit, "flop") == 0) return rate / (p->f32_flops * r->spec.threads);
     if (strcmp(r->spec.unit, "B") == 0) return rate / p->read_bytes;
     return 0;
@@ -153,7 +154,7 @@ static void put_text(us_buf *o, const char *key, const char *text) {
     us_buf_json(o, us_str_z(text));
 }
 
-static void describe_machine(us_buf *o, const bench_peaks *p) {
+static void describe_machine(us_buf *o, const us_peaks *p) {
     char text[8192];
     first_line("/proc/cpuinfo", "model name", text, sizeof text);
     us_buf_z(o, "  \"machine\": {");
@@ -172,7 +173,7 @@ static void describe_machine(us_buf *o, const bench_peaks *p) {
     us_buf_z(o, "},\n");
 }
 
-static void report_row(us_buf *o, bench_row *r, const bench_peaks *p, bool last) {
+static void report_row(us_buf *o, bench_row *r, const us_peaks *p, bool last) {
     us_buf_z(o, "    {");
     put_text(o, "name", r->spec.name);
     us_buf_z(o, ", ");
@@ -212,7 +213,7 @@ static int write_json(const us_bench *b, us_buf *o) {
 
 int bench_close(us_bench *b) {
     us_buf o = {0};
-    bench_peaks p = bench_measure_peaks();
+    us_peaks p = us_peaks_measure(NULL);
     measure(b);
     printf("%s (peaks of one thread: %.0f GFLOP/s f32, %.1f GB/s read, %.1f GB/s copy)\n", b->topic, p.f32_flops * 1e-9,
            p.read_bytes * 1e-9, p.copy_bytes * 1e-9);

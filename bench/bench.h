@@ -41,16 +41,6 @@ int bench_close(us_bench *b);
 /** Keep the compiler from dropping a result. */
 void bench_keep(const void *p);
 
-/** Peaks of this machine, one thread, measured (takes a second). */
-typedef struct bench_peaks {
-    double f32_flops;  /* fused multiply-adds in registers, two operations each */
-    double copy_bytes; /* bytes read plus bytes written a second, arrays far larger than the caches */
-    double read_bytes;
-} bench_peaks;
-bench_peaks bench_measure_peaks(void);
-/** Read every byte once; bytes a multiple of 128. */
-void bench_read(const void *p, size_t bytes);
-
 /** Median, best (least) and spread (half the distance of the quartiles, over the median) of n samples; sorts them. n
  * >= 1. */
 typedef struct bench_summary {

@@ -9,6 +9,7 @@ set(commands
   COMMAND understudy completion fish > understudy.fish)
 set(manual ${pages}/understudy.1)
 foreach(name ${US_COMMANDS})
+  string(REPLACE "_" "-" name ${name})
   list(APPEND outputs ${pages}/understudy-${name}.1)
   list(APPEND manual ${pages}/understudy-${name}.1)
   list(APPEND commands COMMAND understudy man ${name} > understudy-${name}.1)

@@ -1,17 +1,22 @@
-/* What this machine can do at most: fused multiply-adds from registers, and memory. The yardstick of every rate that is
- * reported. */
+/* See peaks.h. */
 #define _POSIX_C_SOURCE 200809L
+#include "kernels/peaks.h"
+
 #include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
-#include "bench.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-enum { ACCUMULATORS = 16, STEPS = 20000, TRIES = 20 };
+enum { ACCUMULATORS = 16, STEPS = 20000, TRIES = 20, THREADS_MAX = 256 };
+
+/* The compiler must not drop what nobody reads. */
+static void keep(const void *p) {
+    __asm__ volatile("" : : "r"(p) : "memory");
+}
 
 static double now(void) {
     struct timespec t;
@@ -54,30 +59,55 @@ static double fma_plain(float a, float b, float *out) {
     return 2.0 * 4 * ACCUMULATORS * STEPS;
 }
 
-static double fma_peak(void) {
-    double (*f)(float, float, float *) = fma_plain;
+typedef double fma_fn(float a, float b, float *out);
+
+static fma_fn *fma_of_machine(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
-        f = fma_avx512;
-    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        f = fma_avx2;
+    if (__builtin_cpu_supports("avx512f")) return fma_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return fma_avx2;
 #endif
+    return fma_plain;
+}
+
+typedef struct shares {
+    fma_fn *fma;
+    char *from, *to;
+    size_t bytes; /* of one thread's share */
+    double work[THREADS_MAX];
+} shares;
+
+static void multiply(void *arg, int64_t i, int thread) {
+    (void)thread;
+    shares *s = arg;
     volatile float a = 0.999f, b = 0.001f;
     float out[16];
-    double best = 0;
-    for (int i = 0; i < TRIES; i++) {
-        double t = now(), work = f(a, b, out);
-        t = now() - t;
-        bench_keep(out);
-        if (t > 0 && work / t > best) best = work / t;
-    }
-    return best;
+    s->work[i] = s->fma(a, b, out);
+    keep(out);
+}
+
+static void copy_share(void *arg, int64_t i, int thread) {
+    (void)thread;
+    const shares *s = arg;
+    memcpy(s->to + (size_t)i * s->bytes, s->from + (size_t)i * s->bytes, s->bytes);
+    keep(s->to);
+}
+
+static void read_share(void *arg, int64_t i, int thread) {
+    (void)thread;
+    const shares *s = arg;
+    us_peaks_read(s->from + (size_t)i * s->bytes, s->bytes);
+}
+
+static double seconds_of(us_pool *pool, void (*fn)(void *arg, int64_t i, int thread), shares *s, int n) {
+    double t = now();
+    us_pool_run(pool, fn, s, n);
+    return now() - t;
 }
 
 typedef uint64_t words __attribute__((vector_size(16)));
 
 /* Sums in eight independent vectors, so that the additions are no limit. */
-void bench_read(const void *p, size_t bytes) {
+void us_peaks_read(const void *p, size_t bytes) {
     const words *x = p;
     words s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, s4 = {0}, s5 = {0}, s6 = {0}, s7 = {0};
     for (size_t k = 0; k < bytes / sizeof *x; k += 8) {
@@ -85,29 +115,29 @@ void bench_read(const void *p, size_t bytes) {
         s4 += x[k + 4], s5 += x[k + 5], s6 += x[k + 6], s7 += x[k + 7];
     }
     s0 += s1 + s2 + s3 + s4 + s5 + s6 + s7;
-    bench_keep(&s0);
+    keep(&s0);
 }
 
-bench_peaks bench_measure_peaks(void) {
+us_peaks us_peaks_measure(us_pool *pool) {
     enum { BYTES = 256 << 20 };
-    bench_peaks p = {fma_peak(), 1, 1};
-    uint64_t *x = us_malloc_aligned(BYTES), *y = us_malloc_aligned(BYTES);
-    if (x && y) {
-        memset(x, 1, BYTES);
-        memset(y, 2, BYTES);
+    int n = us_pool_threads(pool) < THREADS_MAX ? us_pool_threads(pool) : THREADS_MAX;
+    us_peaks p = {0};
+    shares s = {.fma = fma_of_machine(), .from = us_malloc_aligned(BYTES), .to = us_malloc_aligned(BYTES), .bytes = (size_t)BYTES / (size_t)n / 4096 * 4096};
+    for (int i = 0; i < TRIES; i++) {
+        double t = seconds_of(pool, multiply, &s, n), work = 0;
+        for (int k = 0; k < n; k++) work += s.work[k];
+        if (t > 0 && work / t > p.f32_flops) p.f32_flops = work / t;
+    }
+    if (s.from && s.to) {
+        memset(s.from, 1, BYTES);
+        memset(s.to, 2, BYTES);
         for (int i = 0; i < 3; i++) {
-            double t = now();
-            memcpy(y, x, BYTES);
-            bench_keep(y);
-            t = now() - t;
-            if (2.0 * BYTES / t > p.copy_bytes) p.copy_bytes = 2.0 * BYTES / t;
-            t = now();
-            bench_read(x, BYTES);
-            t = now() - t;
-            if (BYTES / t > p.read_bytes) p.read_bytes = BYTES / t;
+            double all = (double)s.bytes * n, copied = 2 * all / seconds_of(pool, copy_share, &s, n), taken = all / seconds_of(pool, read_share, &s, n);
+            if (copied > p.copy_bytes) p.copy_bytes = copied;
+            if (taken > p.read_bytes) p.read_bytes = taken;
         }
     }
-    us_free(x);
-    us_free(y);
+    us_free(s.from);
+    us_free(s.to);
     return p;
 }
