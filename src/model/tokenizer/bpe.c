@@ -1,6 +1,6 @@
 /*
  * Byte-pair encoding of one word: lowest rank first, leftmost first among equals, one merge at a time. Short words are merged by scanning
- * an array, long ones with a heap (n log n). A direct-mapped cache remembers words of up to 15 bytes.
+ * an array, long ones with a heap (n log n). What stands in front of it (cache, whole words) is in words.c.
  * Tests: tests/golden/test_fix_tokenizers.c, tests/unit/test_tokenizer.c.
  */
 #include <string.h>
@@ -171,56 +171,5 @@ us_status us_bpe_merge(const us_tokenizer *t, us_tok_scratch *s, const char *p, 
     }
     if (n > US_TOK_SHORT) US_TRY(merge_long(t, s, err));
     *first = 0;
-    return US_OK;
-}
-
-/* ---- the cache in front ---- */
-
-static us_status word_slow(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) {
-    int32_t first;
-    US_TRY(t->unigram ? us_unigram_word(t, s, p, n, &first, err) : us_bpe_merge(t, s, p, n, &first, err));
-    for (int32_t i = first; i >= 0; i = s->syms[i].next) {
-        US_TRY(us_tok_room(out, 1, err));
-        out->ids[out->n++] = s->syms[i].id;
-    }
-    return US_OK;
-}
-
-us_status us_bpe_word(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) {
-    if (n > 15) return word_slow(t, s, p, n, out, err);
-    uint64_t key[2] = {0, 0};
-    memcpy(key, p, n);
-    key[1] |= (uint64_t)n << 56;
-    uint64_t h = (key[0] ^ (key[1] * 0x9E3779B97F4A7C15u)) * 0xff51afd7ed558ccdu;
-    us_cache_line *line = &s->cache[h >> (64 - US_CACHE_BITS)];
-    US_TRY(us_tok_room(out, 3, err));
-    if (line->lo == key[0] && line->hi == key[1]) {
-        if (line->n <= 3) {
-            memcpy(out->ids + out->n, line->ids, 12);
-            out->n += line->n;
-            return US_OK;
-        }
-        US_TRY(us_tok_room(out, line->n, err));
-        memcpy(out->ids + out->n, s->pool + line->ids[0], line->n * sizeof *out->ids);
-        out->n += line->n;
-        return US_OK;
-    }
-    size_t from = out->n;
-    US_TRY(word_slow(t, s, p, n, out, err));
-    size_t got = out->n - from;
-    if (got > 3) { /* rare: keep the ids in a pool that starts over when it is full */
-        if (s->pool_n + got > s->pool_cap) {
-            memset(s->cache, 0, sizeof *s->cache << US_CACHE_BITS);
-            s->pool_n = 0;
-        }
-        memcpy(s->pool + s->pool_n, out->ids + from, got * sizeof *s->pool);
-        line->ids[0] = (uint32_t)s->pool_n;
-        s->pool_n += got;
-    } else {
-        memcpy(line->ids, out->ids + from, got * sizeof *s->pool);
-    }
-    line->lo = key[0];
-    line->hi = key[1];
-    line->n = (uint32_t)got;
     return US_OK;
 }

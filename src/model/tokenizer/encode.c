@@ -131,7 +131,7 @@ static us_status pre_token(const us_tokenizer *t, us_tok_scratch *s, const us_wo
                 e++;
             }
         }
-        US_TRY(spans ? word_with_spans(t, s, w, a, e, o, err) : us_bpe_word(t, s, w->p + a, e - a, o, err));
+        US_TRY(spans ? word_with_spans(t, s, w, a, e, o, err) : us_tok_word(t, s, w->p + a, e - a, o, err));
         a = e;
     }
     return US_OK;
@@ -140,15 +140,7 @@ static us_status pre_token(const us_tokenizer *t, us_tok_scratch *s, const us_wo
 /* Pre-tokenizers and model on normalized text. */
 static us_status text_ids(const us_tokenizer *t, us_tok_scratch *s, us_work *w, bool spans, us_tok_ids *o, us_err *err) {
     if (w->n == 0) return US_OK;
-    if (t->fast && !spans) {
-        bool match;
-        for (size_t i = 0; i < w->n;) {
-            size_t e = t->fast((const unsigned char *)w->p, i, w->n, &match);
-            US_TRY(us_bpe_word(t, s, w->p + i, e - i, o, err));
-            i = e;
-        }
-        return US_OK;
-    }
+    if (t->fast && !spans) return us_tok_fast_ids(t, s, w->p, w->n, o, err);
     US_TRY(us_tok_split(t, s, w, spans, err));
     for (size_t k = 0; k < s->n_cuts; k++) US_TRY(pre_token(t, s, w, s->cuts[2 * k], s->cuts[2 * k + 1], spans, o, err));
     return US_OK;

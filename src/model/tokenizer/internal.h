@@ -7,6 +7,8 @@
 #ifndef US_MODEL_TOKENIZER_INTERNAL_H
 #define US_MODEL_TOKENIZER_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "base/alloc.h"
 #include "base/map.h"
 #include "base/str.h"
@@ -74,7 +76,17 @@ static inline const us_merge *us_merges_find(const us_merges *m, uint32_t l, uin
     }
 }
 
+/* ---- the rule that makes a token ---- */
+
+#define US_TOK_MANY (UINT32_MAX - 1)
+typedef struct us_split {
+    uint32_t left, right, rank; /* rank US_TOK_NONE: no rule makes it; US_TOK_MANY: several do */
+} us_split;
+
 /* ---- pipeline ---- */
+
+/** Patterns whose words are found by windows (words.c). */
+typedef enum us_windows { US_WINDOWS_NONE, US_WINDOWS_GPT2, US_WINDOWS_QWEN2, US_WINDOWS_LLAMA3 } us_windows;
 
 typedef enum us_norm_kind { US_NORM_NFC, US_NORM_NFD, US_NORM_NFKC, US_NORM_NFKD, US_NORM_PREPEND, US_NORM_REPLACE, US_NORM_STRIP, US_NORM_CHARSMAP, US_NORM_LOWER } us_norm_kind;
 typedef enum us_pre_kind { US_PRE_SPLIT, US_PRE_BYTES, US_PRE_PUNCT, US_PRE_DIGITS, US_PRE_WS, US_PRE_METASPACE } us_pre_kind;
@@ -143,6 +155,9 @@ struct us_tokenizer {
     us_pre_step pre[US_TOK_STEPS_MAX];
     int n_pre;
     us_scan_fn fast;            /* the whole pre-tokenizer is one known pattern and ByteLevel */
+    us_windows windows;         /* of that pattern */
+    us_split *split;            /* by id, byte-level without ignore_merges; else NULL */
+    _Atomic unsigned char *whole; /* by id: is it what merging its bytes gives? see words.c */
     us_added *added;
     size_t n_added;
     uint32_t *added_by_id;      /* id -> index or US_TOK_NONE */
@@ -178,11 +193,11 @@ typedef struct us_heap_item {
 } us_heap_item;
 
 typedef struct us_cache_line {
-    uint64_t lo, hi; /* up to 15 bytes, length in the top byte of hi; 0,0: empty */
+    uint64_t lo, hi; /* up to US_CACHE_WORD bytes, length in the top byte of hi; 0,0: empty */
     uint32_t ids[3];
     uint32_t n;      /* above 3: ids[0] is a place in the pool */
 } us_cache_line;
-enum { US_CACHE_BITS = 15 };
+enum { US_CACHE_BITS = 15, US_CACHE_WORD = 15 };
 
 struct us_tok_scratch {
     us_work a, b, c;
@@ -234,8 +249,15 @@ void us_pattern_free(us_pattern *p);
 /** Next piece from i: its end and whether it matches. */
 us_status us_pattern_next(const us_pattern *p, const char *text, size_t i, size_t n, size_t *end, bool *match, us_err *err) US_WARN_UNUSED;
 
-/* bpe.c: append the ids of one word to out; with offsets: lens of each in bytes go to out->offsets pairs later (see encode.c). */
-us_status us_bpe_word(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) US_WARN_UNUSED;
+/* words.c: append the ids of one word, or of a whole normalized text whose pre-tokenizer is t->fast. 16 bytes behind the text are readable. */
+us_status us_tok_word(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) US_WARN_UNUSED;
+us_status us_tok_fast_ids(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) US_WARN_UNUSED;
+/** Does merging the token's bytes give the token? Only where t->whole is there. */
+bool us_tok_whole(const us_tokenizer *t, uint32_t id);
+/** Which windows find the words of a scanner. */
+us_windows us_scan_windows(us_scan_fn scan);
+
+/* bpe.c */
 /** Merge one word; symbols (id, len) are left in s->syms as a list from 0 by next. *n_syms = 0: nothing. */
 us_status us_bpe_merge(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, int32_t *first, us_err *err) US_WARN_UNUSED;
 /* unigram.c: same result form. */

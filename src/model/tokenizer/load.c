@@ -155,13 +155,29 @@ static us_status one_merge(merge_reader *r, us_str a, us_str b, size_t rank, us_
     us_merge m = {us_vocab_find(&t->vocab, j->p, na), us_vocab_find(&t->vocab, j->p + na, nb), (uint32_t)rank, us_vocab_find(&t->vocab, j->p, na + nb)};
     if (m.left == US_TOK_NONE || m.right == US_TOK_NONE || m.id == US_TOK_NONE) return bad_merge(err, rank, "names a token that is not in the vocabulary");
     us_merges_put(&t->merges, m);
+    if (t->split) {
+        us_split *s = &t->split[m.id];
+        *s = s->rank == US_TOK_NONE ? (us_split){m.left, m.right, m.rank} : (us_split){m.left, m.right, US_TOK_MANY};
+    }
     if (!r->crosses && !t->byte_level && mark_inside((us_str){j->p, na + nb})) r->crosses = true;
+    return US_OK;
+}
+
+/* Room for the rule of every token, where whole words can be looked up by them. */
+static us_status make_splits(us_tokenizer *t, us_err *err) {
+    size_t n = t->vocab.n_ids + 1;
+    if (!t->byte_level || t->ignore_merges) return US_OK;
+    t->split = us_arena_alloc(&t->arena, n * sizeof *t->split);
+    t->whole = us_arena_calloc(&t->arena, n, sizeof *t->whole);
+    if (!t->split || !t->whole) return us_tok_nomem(err);
+    memset(t->split, 0xff, n * sizeof *t->split);
     return US_OK;
 }
 
 static us_status load_merges(us_tokenizer *t, const us_json_doc *d, us_json_ref merges, us_err *err) {
     if (us_json_type_of(d, merges) != US_JSON_ARRAY) return us_tok_bad(err, "model.merges is no array");
     US_TRY(us_merges_init(&t->merges, us_json_count(d, merges), err));
+    US_TRY(make_splits(t, err));
     merge_reader r = {.t = t};
     us_status s = US_OK;
     size_t i = 0;
@@ -264,6 +280,7 @@ static us_status load_all(us_tokenizer *t, const us_json_doc *d, us_err *err) {
         !t->pre[1].regex && !t->pre[1].prefix_space)
         t->fast = t->pre[0].pattern.scan;
     if (t->n_pre == 1 && t->pre[0].kind == US_PRE_BYTES && t->pre[0].regex && !t->pre[0].prefix_space) t->fast = us_scan_gpt2();
+    t->windows = us_scan_windows(t->fast);
     return US_OK;
 }
 

@@ -265,6 +265,10 @@ us_scan_fn us_scan_gpt2(void) {
     return scan_gpt2;
 }
 
+us_windows us_scan_windows(us_scan_fn scan) {
+    return scan == scan_gpt2 ? US_WINDOWS_GPT2 : scan == scan_qwen2 ? US_WINDOWS_QWEN2 : scan == scan_llama3 ? US_WINDOWS_LLAMA3 : US_WINDOWS_NONE;
+}
+
 us_scan_fn us_scan_known(us_str pattern, bool *covers) {
 #define CONTR "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define WHITE "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
