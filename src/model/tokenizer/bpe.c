@@ -32,6 +32,11 @@ static us_status unknown(const us_tokenizer *t, us_tok_scratch *s, size_t *n, un
 static us_status first_symbols(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t len, size_t *n, us_err *err) {
     unk_state u = {0};
     *n = 0;
+    if (t->all_bytes) { /* every byte is a token */
+        if (len > s->syms_cap && !us_grow(&s->syms, &s->syms_cap, len, sizeof *s->syms)) return us_tok_nomem(err);
+        for (; *n < len; ++*n) s->syms[*n] = (us_sym){t->byte_id[(unsigned char)p[*n]], 1, 0, 0};
+        return US_OK;
+    }
     for (size_t i = 0; i < len;) {
         unsigned k = 1;
         uint32_t id;
@@ -58,36 +63,54 @@ static us_status first_symbols(const us_tokenizer *t, us_tok_scratch *s, const c
     return US_OK;
 }
 
-/* ---- merging by scan: symbols stay packed ---- */
+/* ---- merging by scan ---- */
 
-static void merge_short(const us_tokenizer *t, us_sym *y, size_t *count) {
-    uint32_t rank[US_TOK_SHORT], made[US_TOK_SHORT];
+static inline us_made pair(const us_tokenizer *t, uint32_t l, uint32_t r) {
+    const us_merge *m = us_merges_find(&t->merges, l, r);
+    return m ? (us_made){m->rank, m->id} : (us_made){US_TOK_NONE, 0};
+}
+
+/* Symbols stay where they are; the ranks of pairs lie side by side with their places below, so that the least is found without a branch. bytes: the word, when
+ * its symbols are its bytes one by one; else NULL. */
+static void merge_short(const us_tokenizer *t, const unsigned char *bytes, us_sym *y, size_t *count) {
+    uint64_t key[US_TOK_SHORT];
+    uint32_t made[US_TOK_SHORT];
+    unsigned char next[US_TOK_SHORT + 1], prev[US_TOK_SHORT + 1];
     size_t n = *count;
-    for (size_t i = 0; i + 1 < n; i++) {
-        const us_merge *m = us_merges_find(&t->merges, y[i].id, y[i + 1].id);
-        rank[i] = m ? m->rank : US_TOK_NONE;
-        made[i] = m ? m->id : 0;
+    for (size_t i = 0; i < n; i++) {
+        us_made m = {US_TOK_NONE, 0};
+        if (i + 1 < n) m = bytes ? t->byte_pairs[bytes[i] << 8 | bytes[i + 1]] : pair(t, y[i].id, y[i + 1].id);
+        key[i] = (uint64_t)m.rank << 8 | i;
+        made[i] = m.id;
+        next[i] = (unsigned char)(i + 1);
+        prev[i] = (unsigned char)(i ? i - 1 : n);
     }
-    while (n > 1) {
-        size_t best = 0;
-        for (size_t i = 1; i + 1 < n; i++)
-            if (rank[i] < rank[best]) best = i;
-        if (rank[best] == US_TOK_NONE) break;
-        y[best].id = made[best];
-        y[best].len += y[best + 1].len;
-        for (size_t i = best + 1; i + 1 < n; i++) {
-            y[i] = y[i + 1];
-            rank[i] = rank[i + 1];
-            made[i] = made[i + 1];
+    for (;;) {
+        uint64_t best = UINT64_MAX;
+        for (size_t i = 0; i < n; i++) best = key[i] < best ? key[i] : best;
+        if (best >> 8 == US_TOK_NONE) break;
+        size_t a = best & 255, b = next[a], c = next[b], z = prev[a];
+        y[a].id = made[a];
+        y[a].len += y[b].len;
+        y[b].len = 0;
+        key[b] = UINT64_MAX;
+        next[a] = (unsigned char)c;
+        key[a] = (uint64_t)US_TOK_NONE << 8 | a;
+        if (c < n) {
+            us_made m = pair(t, y[a].id, y[c].id);
+            prev[c] = (unsigned char)a;
+            key[a] = (uint64_t)m.rank << 8 | a;
+            made[a] = m.id;
         }
-        n--;
-        for (size_t i = best ? best - 1 : 0; i <= best; i++) {
-            const us_merge *m = i + 1 < n ? us_merges_find(&t->merges, y[i].id, y[i + 1].id) : NULL;
-            rank[i] = m ? m->rank : US_TOK_NONE;
-            made[i] = m ? m->id : 0;
+        if (z < n) {
+            us_made m = pair(t, y[z].id, y[a].id);
+            key[z] = (uint64_t)m.rank << 8 | z;
+            made[z] = m.id;
         }
     }
-    *count = n;
+    size_t k = 0;
+    for (size_t i = 0; i < n; i = next[i]) y[k++] = y[i];
+    *count = k;
 }
 
 /* ---- merging with a heap: symbols are a linked list ---- */
@@ -164,7 +187,7 @@ us_status us_bpe_merge(const us_tokenizer *t, us_tok_scratch *s, const char *p, 
     }
     US_TRY(first_symbols(t, s, p, len, &n, err));
     if (n == 0) return US_OK;
-    if (n <= US_TOK_SHORT) merge_short(t, s->syms, &n);
+    if (n <= US_TOK_SHORT) merge_short(t, t->byte_pairs && n == len ? (const unsigned char *)p : NULL, s->syms, &n);
     for (size_t i = 0; i < n; i++) {
         s->syms[i].prev = (int32_t)i - 1;
         s->syms[i].next = i + 1 < n ? (int32_t)i + 1 : -1;

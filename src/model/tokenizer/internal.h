@@ -7,7 +7,7 @@
 #ifndef US_MODEL_TOKENIZER_INTERNAL_H
 #define US_MODEL_TOKENIZER_INTERNAL_H
 
-#include <stdatomic.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/map.h"
@@ -51,15 +51,47 @@ static inline us_str us_vocab_str(const us_vocab *v, uint32_t id) {
 }
 void us_vocab_free(us_vocab *v);
 
+/* ---- short words as two numbers ---- */
+
+enum { US_CACHE_WORD = 15 };
+typedef struct us_key {
+    uint64_t lo, hi; /* the bytes, little-endian; the length in the top byte of hi */
+} us_key;
+/** Key of up to US_CACHE_WORD bytes; 16 bytes are readable. */
+static inline us_key us_key_of(const char *p, size_t n) {
+    uint64_t a, b;
+    memcpy(&a, p, 8);
+    memcpy(&b, p + 8, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    a = __builtin_bswap64(a), b = __builtin_bswap64(b);
+#endif
+    unsigned cut = n < 8 ? (unsigned)(8 - n) * 8 : 0, cut2 = (unsigned)(16 - n) * 8;
+    us_key k = {n ? a << cut >> cut : 0, (uint64_t)n << 56};
+    if (n > 8) k.hi |= b << cut2 >> cut2;
+    return k;
+}
+static inline uint64_t us_key_hash(us_key k) {
+    return (k.lo ^ (k.hi * 0x9E3779B97F4A7C15u)) * 0xff51afd7ed558ccdu;
+}
+typedef struct us_short_slot {
+    us_key key; /* hi 0: empty */
+    uint32_t id;
+} us_short_slot;
+
 /* ---- merges: (left, right) -> rank and new id ---- */
 
 typedef struct us_merge {
     uint32_t left, right, rank, id; /* left US_TOK_NONE: empty */
 } us_merge;
+typedef struct us_made {
+    uint32_t rank, id; /* rank US_TOK_NONE: no merge */
+} us_made;
 typedef struct us_merges {
     us_merge *slots;
     uint32_t mask;
     size_t n;
+    uint64_t *seen;     /* a bit by hash: 0 = surely no such pair. Small enough to stay in cache, and most questions end here */
+    uint32_t seen_mask; /* of the bit number */
 } us_merges;
 us_status us_merges_init(us_merges *m, size_t n, us_err *err) US_WARN_UNUSED;
 /** A pair given twice keeps the later rank, as a map built in file order does. */
@@ -69,19 +101,14 @@ static inline uint32_t us_pair_hash(uint32_t l, uint32_t r) {
     return (uint32_t)(h >> 32);
 }
 static inline const us_merge *us_merges_find(const us_merges *m, uint32_t l, uint32_t r) {
-    for (uint32_t i = us_pair_hash(l, r) & m->mask;; i = (i + 1) & m->mask) {
+    uint32_t h = us_pair_hash(l, r), bit = (h >> 3 ^ h << 11) & m->seen_mask;
+    if (!(m->seen[bit / 64] >> bit % 64 & 1)) return NULL;
+    for (uint32_t i = h & m->mask;; i = (i + 1) & m->mask) {
         const us_merge *x = &m->slots[i];
         if (x->left == l && x->right == r) return x;
         if (x->left == US_TOK_NONE) return NULL;
     }
 }
-
-/* ---- the rule that makes a token ---- */
-
-#define US_TOK_MANY (UINT32_MAX - 1)
-typedef struct us_split {
-    uint32_t left, right, rank; /* rank US_TOK_NONE: no rule makes it; US_TOK_MANY: several do */
-} us_split;
 
 /* ---- pipeline ---- */
 
@@ -146,7 +173,9 @@ struct us_tokenizer {
     bool unigram, byte_level, ignore_merges, byte_fallback, fuse_unk, all_bytes;
     uint32_t unk;
     uint32_t byte_id[256];      /* byte-level: the byte's token; byte fallback: <0xXX> */
-    uint32_t *byte_pair_rank;   /* 65536: rank of two first-level bytes, US_TOK_NONE: none; byte-level only */
+    us_made *byte_pairs;        /* [65536] by two bytes of text; byte-level only, else NULL */
+    us_short_slot *shorts;      /* byte-level: tokens of up to US_CACHE_WORD bytes that a word of these bytes becomes as a whole, by their key */
+    uint32_t shorts_mask;
     bool sp_cut;                /* no merge crosses the beginning of U+2581: words may be merged one by one */
     double *scores, min_score;  /* unigram, by id */
     uint32_t max_piece;         /* longest token in bytes */
@@ -156,8 +185,6 @@ struct us_tokenizer {
     int n_pre;
     us_scan_fn fast;            /* the whole pre-tokenizer is one known pattern and ByteLevel */
     us_windows windows;         /* of that pattern */
-    us_split *split;            /* by id, byte-level without ignore_merges; else NULL */
-    _Atomic unsigned char *whole; /* by id: is it what merging its bytes gives? see words.c */
     us_added *added;
     size_t n_added;
     uint32_t *added_by_id;      /* id -> index or US_TOK_NONE */
@@ -193,11 +220,11 @@ typedef struct us_heap_item {
 } us_heap_item;
 
 typedef struct us_cache_line {
-    uint64_t lo, hi; /* up to US_CACHE_WORD bytes, length in the top byte of hi; 0,0: empty */
+    us_key key; /* hi 0: empty */
     uint32_t ids[3];
     uint32_t n;      /* above 3: ids[0] is a place in the pool */
 } us_cache_line;
-enum { US_CACHE_BITS = 15, US_CACHE_WORD = 15 };
+enum { US_CACHE_BITS = 15 };
 
 struct us_tok_scratch {
     us_work a, b, c;
@@ -252,8 +279,6 @@ us_status us_pattern_next(const us_pattern *p, const char *text, size_t i, size_
 /* words.c: append the ids of one word, or of a whole normalized text whose pre-tokenizer is t->fast. 16 bytes behind the text are readable. */
 us_status us_tok_word(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) US_WARN_UNUSED;
 us_status us_tok_fast_ids(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) US_WARN_UNUSED;
-/** Does merging the token's bytes give the token? Only where t->whole is there. */
-bool us_tok_whole(const us_tokenizer *t, uint32_t id);
 /** Which windows find the words of a scanner. */
 us_windows us_scan_windows(us_scan_fn scan);
 

@@ -125,6 +125,7 @@ static bool two_parts(const us_json_doc *d, us_json_ref m, us_str *a, us_str *b)
 typedef struct merge_reader {
     us_tokenizer *t;
     us_buf joined;
+    us_whole whole;
     bool crosses; /* some merge makes text with U+2581 behind another character */
 } merge_reader;
 
@@ -154,40 +155,41 @@ static us_status one_merge(merge_reader *r, us_str a, us_str b, size_t rank, us_
     }
     us_merge m = {us_vocab_find(&t->vocab, j->p, na), us_vocab_find(&t->vocab, j->p + na, nb), (uint32_t)rank, us_vocab_find(&t->vocab, j->p, na + nb)};
     if (m.left == US_TOK_NONE || m.right == US_TOK_NONE || m.id == US_TOK_NONE) return bad_merge(err, rank, "names a token that is not in the vocabulary");
+    size_t before = t->merges.n;
     us_merges_put(&t->merges, m);
-    if (t->split) {
-        us_split *s = &t->split[m.id];
-        *s = s->rank == US_TOK_NONE ? (us_split){m.left, m.right, m.rank} : (us_split){m.left, m.right, US_TOK_MANY};
-    }
+    us_whole_merge(&r->whole, t, m, t->merges.n == before);
     if (!r->crosses && !t->byte_level && mark_inside((us_str){j->p, na + nb})) r->crosses = true;
     return US_OK;
 }
 
-/* Room for the rule of every token, where whole words can be looked up by them. */
-static us_status make_splits(us_tokenizer *t, us_err *err) {
-    size_t n = t->vocab.n_ids + 1;
-    if (!t->byte_level || t->ignore_merges) return US_OK;
-    t->split = us_arena_alloc(&t->arena, n * sizeof *t->split);
-    t->whole = us_arena_calloc(&t->arena, n, sizeof *t->whole);
-    if (!t->split || !t->whole) return us_tok_nomem(err);
-    memset(t->split, 0xff, n * sizeof *t->split);
+/* What two bytes of text merge to. */
+static us_status make_byte_pairs(us_tokenizer *t, us_err *err) {
+    if (!t->byte_level) return US_OK;
+    t->byte_pairs = us_malloc(65536 * sizeof *t->byte_pairs);
+    if (!t->byte_pairs) return us_tok_nomem(err);
+    for (uint32_t i = 0; i < 65536; i++) {
+        uint32_t a = t->byte_id[i >> 8], b = t->byte_id[i & 255];
+        const us_merge *m = a != US_TOK_NONE && b != US_TOK_NONE ? us_merges_find(&t->merges, a, b) : NULL;
+        t->byte_pairs[i] = m ? (us_made){m->rank, m->id} : (us_made){US_TOK_NONE, 0};
+    }
     return US_OK;
 }
 
 static us_status load_merges(us_tokenizer *t, const us_json_doc *d, us_json_ref merges, us_err *err) {
     if (us_json_type_of(d, merges) != US_JSON_ARRAY) return us_tok_bad(err, "model.merges is no array");
     US_TRY(us_merges_init(&t->merges, us_json_count(d, merges), err));
-    US_TRY(make_splits(t, err));
     merge_reader r = {.t = t};
-    us_status s = US_OK;
+    us_status s = us_whole_init(&r.whole, t, err);
     size_t i = 0;
     for (us_json_ref m = us_json_first(d, merges); m != US_JSON_NO && s == US_OK; m = us_json_next(d, merges, m), i++) {
         us_str a, b;
         s = two_parts(d, m, &a, &b) ? one_merge(&r, a, b, i, err) : bad_merge(err, i, "is no pair");
     }
+    if (s == US_OK) s = us_whole_finish(&r.whole, t, err);
+    us_whole_free(&r.whole);
     us_buf_free(&r.joined);
     t->sp_cut = !t->byte_level && !r.crosses && !t->ignore_merges;
-    return s;
+    return s == US_OK ? make_byte_pairs(t, err) : s;
 }
 
 /* ---- model ---- */
@@ -199,10 +201,12 @@ static bool flag(const us_json_doc *d, us_json_ref o, const char *key) {
 }
 
 static us_status byte_ids(us_tokenizer *t) {
+    t->all_bytes = t->byte_level;
     for (int b = 0; b < 256; b++) {
         char name[8] = {'<', '0', 'x', "0123456789ABCDEF"[b >> 4], "0123456789ABCDEF"[b & 15], '>'};
         char c = (char)b;
         t->byte_id[b] = t->byte_level ? us_vocab_find(&t->vocab, &c, 1) : us_vocab_find(&t->vocab, name, 6);
+        if (t->byte_id[b] == US_TOK_NONE) t->all_bytes = false;
     }
     return US_OK;
 }
@@ -321,6 +325,9 @@ void us_tokenizer_free(us_tokenizer *t) {
     for (int i = 0; i < t->n_pre; i++) us_pattern_free(&t->pre[i].pattern);
     us_vocab_free(&t->vocab);
     us_free(t->merges.slots);
+    us_free(t->merges.seen);
+    us_free(t->byte_pairs);
+    us_free(t->shorts);
     us_free(t->added_by_id);
     us_arena_free(&t->arena);
     us_free(t);

@@ -91,7 +91,9 @@ us_status us_merges_init(us_merges *m, size_t n, us_err *err) {
     if (!m->slots) return us_tok_nomem(err);
     memset(m->slots, 0xff, cap * sizeof *m->slots);
     m->mask = (uint32_t)cap - 1;
-    return US_OK;
+    m->seen_mask = (uint32_t)cap * 4 - 1; /* 8 to 16 bits a merge */
+    m->seen = us_calloc(cap * 4 / 64, sizeof *m->seen);
+    return m->seen ? US_OK : us_tok_nomem(err);
 }
 
 void us_merges_put(us_merges *m, us_merge x) {
@@ -99,4 +101,6 @@ void us_merges_put(us_merges *m, us_merge x) {
     while (m->slots[i].left != US_TOK_NONE && (m->slots[i].left != x.left || m->slots[i].right != x.right)) i = (i + 1) & m->mask;
     if (m->slots[i].left == US_TOK_NONE) m->n++;
     m->slots[i] = x;
+    uint32_t h = us_pair_hash(x.left, x.right), bit = (h >> 3 ^ h << 11) & m->seen_mask;
+    m->seen[bit / 64] |= (uint64_t)1 << bit % 64;
 }
