@@ -12,6 +12,7 @@ The ids of a cell must be equally many for all. Only the standard library is nee
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -142,16 +143,14 @@ def make_big(path):
     with open(os.path.join(FIXTURES, "tokenizers", "gpt2", "tokenizer.json")) as f:
         d = json.load(f)
     vocab, merges = d["model"]["vocab"], d["model"]["merges"]
-    names, used, i = [k for k in vocab if not k.startswith("<|")], set(map(str, merges)), 0
+    names, rng = [k for k in vocab if not k.startswith("<|")], random.Random(1)
     free = max(max(vocab.values()), max(a["id"] for a in d["added_tokens"])) + 1
     while len(vocab) < 150000:
-        a, b = names[300 + i * 7 % 20000], names[256 + i * 13 % 3000]
-        i += 1
-        if a + b in vocab or f"{a} {b}" in used:
-            continue
-        vocab[a + b] = free
-        merges.append(f"{a} {b}")
-        free += 1
+        a, b = names[rng.randrange(len(names))], names[rng.randrange(3000)]
+        if a + b not in vocab:
+            vocab[a + b] = free
+            merges.append(f"{a} {b}")
+            free += 1
     with open(path, "w") as f:
         json.dump(d, f, ensure_ascii=False, indent=2)
 

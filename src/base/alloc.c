@@ -1,9 +1,11 @@
 /* Counted allocator and arena. Each block carries its size in front, so that freeing can count. */
+#define _DEFAULT_SOURCE
 #include "base/alloc.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { HEADER = 64 }; /* keeps 64-byte alignment of what follows; plain blocks use 16 of it */
 
@@ -61,6 +63,23 @@ void *us_malloc_aligned(size_t n) {
     if (must_fail() || n > SIZE_MAX / 2) return NULL;
     size_t total = (n + HEADER + 63) & ~(size_t)63;
     return place(aligned_alloc(64, total), HEADER, n);
+}
+
+void *us_malloc_large(size_t n, bool zero) {
+    enum { PAGE = 2 << 20 };
+    if (n < PAGE) {
+        void *small = us_malloc_aligned(n);
+        if (small && zero) memset(small, 0, n);
+        return small;
+    }
+    void *base;
+    if (must_fail() || n > SIZE_MAX / 2 || posix_memalign(&base, PAGE, (n + HEADER + 63) & ~(size_t)63) != 0) return NULL;
+#if defined(MADV_HUGEPAGE)
+    (void)madvise(base, (n + HEADER) / PAGE * PAGE, MADV_HUGEPAGE); /* a wish */
+#endif
+    char *p = place(base, HEADER, n);
+    if (zero) memset(p, 0, n);
+    return p;
 }
 
 void us_free(void *p) {

@@ -19,6 +19,8 @@ void *us_calloc(size_t count, size_t size);
 void *us_realloc(void *p, size_t n);
 /** 64-byte aligned; released with us_free. */
 void *us_malloc_aligned(size_t n);
+/** As us_malloc_aligned, asking the system for large pages where whole ones fit: for tables and matrices that are read in no order. */
+void *us_malloc_large(size_t n, bool zero);
 /** NULL is fine. */
 void us_free(void *p);
 char *us_strdup(const char *z);

@@ -145,7 +145,7 @@ us_status us_eng_prepare(us_engine *e, us_mat *const *mats, size_t n, us_err *er
         us_mat *m = mats[i];
         if (!us_mat_there(m) || m->packed.data) continue;
         size_t bytes = us_gemm_packed_bytes(m->packed.type, m->packed.n, m->packed.k);
-        m->packed.data = bytes ? us_malloc_aligned(bytes) : NULL;
+        m->packed.data = bytes ? us_malloc_large(bytes, false) : NULL;
         if (!m->packed.data) s = us_fail_nomem(err, "packing weights");
         for (size_t r = 0; s == US_OK && r < m->packed.n; r += rows_per_task(m)) {
             size_t end = r + rows_per_task(m);

@@ -49,8 +49,8 @@ us_status us_tok_scratch_create(const us_tokenizer *t, us_tok_scratch **out, us_
     (void)t;
     us_tok_scratch *s = us_calloc(1, sizeof *s);
     if (!s) return us_tok_nomem(err);
-    s->cache = us_calloc((size_t)1 << US_CACHE_BITS, sizeof *s->cache);
-    s->pool_cap = 1 << 16;
+    s->cache = us_malloc_large(sizeof *s->cache << US_CACHE_BITS, true);
+    s->pool_cap = US_CACHE_POOL;
     s->pool = us_malloc(s->pool_cap * sizeof *s->pool);
     if (!s->cache || !s->pool) {
         us_tok_scratch_free(s);

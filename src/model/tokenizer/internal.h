@@ -224,7 +224,7 @@ typedef struct us_cache_line {
     uint32_t ids[3];
     uint32_t n;      /* above 3: ids[0] is a place in the pool */
 } us_cache_line;
-enum { US_CACHE_BITS = 15 };
+enum { US_CACHE_BITS = 17, US_CACHE_POOL = 1 << 18 };
 
 struct us_tok_scratch {
     us_work a, b, c;

@@ -87,7 +87,7 @@ us_status us_merges_init(us_merges *m, size_t n, us_err *err) {
     size_t cap = 64;
     while (cap < n * 2) cap *= 2;
     if (cap > (size_t)1 << 28) return us_fail(err, US_E_LIMIT, "limit", "%zu merges are too many", n);
-    m->slots = us_malloc(cap * sizeof *m->slots);
+    m->slots = us_malloc_large(cap * sizeof *m->slots, false);
     if (!m->slots) return us_tok_nomem(err);
     memset(m->slots, 0xff, cap * sizeof *m->slots);
     m->mask = (uint32_t)cap - 1;

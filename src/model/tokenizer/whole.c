@@ -58,7 +58,7 @@ us_status us_whole_finish(us_whole *w, us_tokenizer *t, us_err *err) {
     size_t cap = 64;
     if (!t->byte_level || w->off) return US_OK;
     while (cap < t->vocab.n * 2) cap *= 2;
-    t->shorts = us_calloc(cap, sizeof *t->shorts);
+    t->shorts = us_malloc_large(cap * sizeof *t->shorts, true);
     if (!t->shorts) return us_tok_nomem(err);
     t->shorts_mask = (uint32_t)cap - 1;
     for (uint32_t id = 0; id < t->vocab.n_ids; id++) {

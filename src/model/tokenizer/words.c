@@ -31,8 +31,9 @@ typedef struct word {
 } word;
 
 static inline void make_key(const us_tok_scratch *s, word *w) {
-    w->key = us_key_of(w->p, w->n);
-    w->set = s->cache + (us_key_hash(w->key) >> (65 - US_CACHE_BITS)) * 2;
+    us_key k = us_key_of(w->p, w->n);
+    w->key = k;
+    w->set = s->cache + (us_key_hash(k) >> (65 - US_CACHE_BITS)) * 2;
     __builtin_prefetch(w->set);
 }
 
@@ -74,11 +75,16 @@ static void remember(us_tok_scratch *s, const word *w, const uint32_t *ids, size
     s->pool_n += n;
 }
 
+/* The line of a set that holds the key, or NULL. Which of the two it is cannot be foreseen: no branch. */
+static inline const us_cache_line *known(const us_cache_line *set, us_key k) {
+    uint64_t first = (set[0].key.lo ^ k.lo) | (set[0].key.hi ^ k.hi), second = (set[1].key.lo ^ k.lo) | (set[1].key.hi ^ k.hi);
+    return first == 0 || second == 0 ? set + (first != 0) : NULL;
+}
+
 static us_status word_ids(const us_tokenizer *t, us_tok_scratch *s, const word *w, us_tok_ids *out, us_err *err) {
     if (w->n > US_CACHE_WORD) return merged(t, s, w, out, err);
-    const us_cache_line *line = w->set;
-    if (line->key.lo != w->key.lo || line->key.hi != w->key.hi) line++;
-    if (line->key.lo == w->key.lo && line->key.hi == w->key.hi) {
+    const us_cache_line *line = known(w->set, w->key);
+    if (line) {
         if (line->n <= 3) {
             US_TRY(us_tok_room(out, 3, err));
             memcpy(out->ids + out->n, line->ids, 3 * sizeof *out->ids);
@@ -226,7 +232,7 @@ static uint64_t starts_qwen(const unsigned char *p, const window *w, bool three,
 
 /* ---- a whole text ---- */
 
-enum { BATCH = 64 };
+enum { BATCH = 192, FULL = BATCH - 64 }; /* a window adds at most 63 words, the scanner one */
 
 typedef struct batch {
     const us_tokenizer *t;
@@ -237,7 +243,13 @@ typedef struct batch {
     word words[BATCH];
 } batch;
 
+/* First see which words are new, and ask for their places in the table of whole words; all of these are far away in memory, and come together. */
 static us_status flush(batch *b) {
+    for (size_t j = 0; j < b->n && b->t->shorts; j++) {
+        const word *w = &b->words[j];
+        if (w->n > US_CACHE_WORD || known(w->set, w->key)) continue;
+        __builtin_prefetch(&b->t->shorts[(uint32_t)(us_key_hash(w->key) >> 32) & b->t->shorts_mask]);
+    }
     for (size_t j = 0; j < b->n; j++) US_TRY(word_ids(b->t, b->s, &b->words[j], b->out, b->err));
     b->n = 0;
     return US_OK;
@@ -279,7 +291,7 @@ us_status us_tok_fast_ids(const us_tokenizer *t, us_tok_scratch *s, const char *
             add_word(&b, p + i, e - i);
         }
         i = e;
-        if (b.n || t->windows == US_WINDOWS_NONE) US_TRY(flush(&b));
+        if (b.n >= FULL) US_TRY(flush(&b));
     }
-    return US_OK;
+    return flush(&b);
 }
