@@ -38,6 +38,7 @@ typedef struct us_vocab {
     us_tv_slot *slots;
     uint32_t mask;
     size_t n;
+    bool same;  /* two ids have one spelling */
     us_map odd; /* byte-level: tokens spelled outside the byte alphabet; text never gives them */
 } us_vocab;
 
@@ -108,6 +109,10 @@ static inline const us_merge *us_merges_find(const us_merges *m, uint32_t l, uin
         if (x->left == l && x->right == r) return x;
         if (x->left == US_TOK_NONE) return NULL;
     }
+}
+
+static inline void us_merges_prefetch(const us_merges *m, us_merge x) {
+    __builtin_prefetch(&m->slots[us_pair_hash(x.left, x.right) & m->mask]);
 }
 
 /* ---- pipeline ---- */
@@ -279,6 +284,17 @@ us_status us_pattern_next(const us_pattern *p, const char *text, size_t i, size_
 /* words.c: append the ids of one word, or of a whole normalized text whose pre-tokenizer is t->fast. 16 bytes behind the text are readable. */
 us_status us_tok_word(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) US_WARN_UNUSED;
 us_status us_tok_fast_ids(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, us_tok_ids *out, us_err *err) US_WARN_UNUSED;
+/** Token of a key, or US_TOK_NONE. Only where t->shorts is there. */
+static inline uint32_t us_short_find(const us_tokenizer *t, us_key k) {
+    for (uint32_t i = (uint32_t)(us_key_hash(k) >> 32) & t->shorts_mask;; i = (i + 1) & t->shorts_mask) {
+        const us_short_slot *s = &t->shorts[i];
+        if (s->key.lo == k.lo && s->key.hi == k.hi) return s->id;
+        if (!s->key.hi) return US_TOK_NONE;
+    }
+}
+static inline void us_short_prefetch(const us_tokenizer *t, us_key k) {
+    __builtin_prefetch(&t->shorts[(uint32_t)(us_key_hash(k) >> 32) & t->shorts_mask]);
+}
 /** Which windows find the words of a scanner. */
 us_windows us_scan_windows(us_scan_fn scan);
 

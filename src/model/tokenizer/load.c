@@ -84,6 +84,15 @@ static us_status load_bpe_vocab(us_tokenizer *t, const us_json_doc *d, us_json_r
     return s;
 }
 
+/* The same from what load_raw.c read. A spelling given twice is found when the table is built. */
+static us_status load_raw_vocab(us_tokenizer *t, const us_raw_model *raw, us_err *err) {
+    us_buf tmp = {0};
+    us_status s = us_vocab_reserve(&t->vocab, raw, err);
+    for (size_t i = 0; i < raw->n_vocab && s == US_OK; i++) s = add_token(t, raw->vocab[i].text, raw->vocab[i].id, &tmp, err);
+    us_buf_free(&tmp);
+    return s;
+}
+
 static us_status load_unigram_vocab(us_tokenizer *t, const us_json_doc *d, us_json_ref vocab, us_err *err) {
     if (us_json_type_of(d, vocab) != US_JSON_ARRAY) return us_tok_bad(err, "model.vocab is no array");
     uint32_t n = us_json_count(d, vocab), i = 0;
@@ -141,7 +150,17 @@ static bool mark_inside(us_str x) {
     return false;
 }
 
-static us_status one_merge(merge_reader *r, us_str a, us_str b, size_t rank, us_err *err) {
+/* Merges are resolved a block at a time: what they need lies all over large tables, and is asked for before it is needed. */
+enum { BLOCK = 32 };
+
+typedef struct parts {
+    char text[32]; /* a and b one after the other, when they are short together */
+    size_t na, nb;
+    us_key ka, kb, kab;
+    us_merge m;
+} parts;
+
+static us_status resolve(merge_reader *r, us_str a, us_str b, size_t rank, us_merge *m, us_err *err) {
     us_tokenizer *t = r->t;
     us_buf *j = &r->joined;
     us_buf_clear(j);
@@ -153,12 +172,59 @@ static us_status one_merge(merge_reader *r, us_str a, us_str b, size_t rank, us_
         memcpy(j->p, a.p, na);
         memcpy(j->p + na, b.p, nb);
     }
-    us_merge m = {us_vocab_find(&t->vocab, j->p, na), us_vocab_find(&t->vocab, j->p + na, nb), (uint32_t)rank, us_vocab_find(&t->vocab, j->p, na + nb)};
-    if (m.left == US_TOK_NONE || m.right == US_TOK_NONE || m.id == US_TOK_NONE) return bad_merge(err, rank, "names a token that is not in the vocabulary");
+    *m = (us_merge){us_vocab_find(&t->vocab, j->p, na), us_vocab_find(&t->vocab, j->p + na, nb), (uint32_t)rank, us_vocab_find(&t->vocab, j->p, na + nb)};
+    if (!r->crosses && !t->byte_level && mark_inside((us_str){j->p, na + nb})) r->crosses = true;
+    return US_OK;
+}
+
+static us_status put_merge(merge_reader *r, us_merge m, us_err *err) {
+    us_tokenizer *t = r->t;
+    if (m.left == US_TOK_NONE || m.right == US_TOK_NONE || m.id == US_TOK_NONE) return bad_merge(err, m.rank, "names a token that is not in the vocabulary");
     size_t before = t->merges.n;
     us_merges_put(&t->merges, m);
     us_whole_merge(&r->whole, t, m, t->merges.n == before);
-    if (!r->crosses && !t->byte_level && mark_inside((us_str){j->p, na + nb})) r->crosses = true;
+    return US_OK;
+}
+
+/* Short parts of a byte-level merge as keys; false: the slow way. */
+static bool keys_of(const us_tokenizer *t, us_str a, us_str b, parts *x) {
+    if (!t->shorts || a.n + b.n > 30 || !unmap(t, a, x->text, &x->na) || !unmap(t, b, x->text + x->na, &x->nb) || x->na + x->nb > US_CACHE_WORD || !x->na || !x->nb) return false;
+    x->ka = us_key_of(x->text, x->na);
+    x->kb = us_key_of(x->text + x->na, x->nb);
+    x->kab = us_key_of(x->text, x->na + x->nb);
+    us_short_prefetch(t, x->ka);
+    us_short_prefetch(t, x->kb);
+    us_short_prefetch(t, x->kab);
+    return true;
+}
+
+static us_status merge_block(merge_reader *r, const us_raw_merge *in, size_t n, size_t rank, us_err *err) {
+    parts x[BLOCK];
+    bool quick[BLOCK];
+    us_tokenizer *t = r->t;
+    for (size_t i = 0; i < n; i++) quick[i] = keys_of(t, in[i].a, in[i].b, &x[i]);
+    for (size_t i = 0; i < n; i++) {
+        if (quick[i]) x[i].m = (us_merge){us_short_find(t, x[i].ka), us_short_find(t, x[i].kb), (uint32_t)(rank + i), us_short_find(t, x[i].kab)};
+        else US_TRY(resolve(r, in[i].a, in[i].b, rank + i, &x[i].m, err));
+        us_merges_prefetch(&t->merges, x[i].m);
+        us_whole_prefetch(&r->whole, x[i].m);
+    }
+    for (size_t i = 0; i < n; i++) US_TRY(put_merge(r, x[i].m, err));
+    return US_OK;
+}
+
+static us_status raw_merges(merge_reader *r, const us_raw_model *raw, us_err *err) {
+    for (size_t i = 0; i < raw->n_merges; i += BLOCK) US_TRY(merge_block(r, raw->merges + i, raw->n_merges - i < BLOCK ? raw->n_merges - i : BLOCK, i, err));
+    return US_OK;
+}
+
+static us_status doc_merges(merge_reader *r, const us_json_doc *d, us_json_ref merges, us_err *err) {
+    size_t i = 0;
+    for (us_json_ref m = us_json_first(d, merges); m != US_JSON_NO; m = us_json_next(d, merges, m), i++) {
+        us_raw_merge one;
+        if (!two_parts(d, m, &one.a, &one.b)) return bad_merge(err, i, "is no pair");
+        US_TRY(merge_block(r, &one, 1, i, err));
+    }
     return US_OK;
 }
 
@@ -175,17 +241,13 @@ static us_status make_byte_pairs(us_tokenizer *t, us_err *err) {
     return US_OK;
 }
 
-static us_status load_merges(us_tokenizer *t, const us_json_doc *d, us_json_ref merges, us_err *err) {
+static us_status load_merges(us_tokenizer *t, const us_json_doc *d, us_json_ref merges, const us_raw_model *raw, us_err *err) {
     if (us_json_type_of(d, merges) != US_JSON_ARRAY) return us_tok_bad(err, "model.merges is no array");
-    US_TRY(us_merges_init(&t->merges, us_json_count(d, merges), err));
+    US_TRY(us_merges_init(&t->merges, raw->vocab ? raw->n_merges : us_json_count(d, merges), err));
     merge_reader r = {.t = t};
     us_status s = us_whole_init(&r.whole, t, err);
-    size_t i = 0;
-    for (us_json_ref m = us_json_first(d, merges); m != US_JSON_NO && s == US_OK; m = us_json_next(d, merges, m), i++) {
-        us_str a, b;
-        s = two_parts(d, m, &a, &b) ? one_merge(&r, a, b, i, err) : bad_merge(err, i, "is no pair");
-    }
-    if (s == US_OK) s = us_whole_finish(&r.whole, t, err);
+    if (s == US_OK) s = raw->vocab ? raw_merges(&r, raw, err) : doc_merges(&r, d, merges, err);
+    if (s == US_OK) us_whole_finish(&r.whole, t);
     us_whole_free(&r.whole);
     us_buf_free(&r.joined);
     t->sp_cut = !t->byte_level && !r.crosses && !t->ignore_merges;
@@ -211,7 +273,7 @@ static us_status byte_ids(us_tokenizer *t) {
     return US_OK;
 }
 
-static us_status load_model(us_tokenizer *t, const us_json_doc *d, us_json_ref m, us_err *err) {
+static us_status load_model(us_tokenizer *t, const us_json_doc *d, us_json_ref m, const us_raw_model *raw, us_err *err) {
     us_str type = us_json_string(d, us_json_get(d, m, "type"));
     us_json_ref vocab = us_json_get(d, m, "vocab");
     t->unigram = us_str_eqz(type, "Unigram") || (!type.p && us_json_type_of(d, vocab) == US_JSON_ARRAY);
@@ -235,15 +297,17 @@ static us_status load_model(us_tokenizer *t, const us_json_doc *d, us_json_ref m
         US_TRY(us_vocab_index(&t->vocab, err));
         return byte_ids(t);
     }
-    US_TRY(load_bpe_vocab(t, d, vocab, err));
+    US_TRY(raw->vocab ? load_raw_vocab(t, raw, err) : load_bpe_vocab(t, d, vocab, err));
     US_TRY(us_vocab_index(&t->vocab, err));
+    if (raw->vocab && t->vocab.same) return us_tok_bad(err, "a token is in model.vocab twice");
+    US_TRY(us_shorts_build(t, err));
     us_str unk = us_json_string(d, us_json_get(d, m, "unk_token"));
     if (unk.p) {
         t->unk = us_tokenizer_find(t, unk.p, unk.n);
         if (t->unk == US_TOK_NONE) return us_tok_bad(err, "model.unk_token is not in the vocabulary");
     }
     US_TRY(byte_ids(t));
-    return load_merges(t, d, us_json_get(d, m, "merges"), err);
+    return load_merges(t, d, us_json_get(d, m, "merges"), raw, err);
 }
 
 uint32_t us_tokenizer_find(const us_tokenizer *t, const char *token, size_t n) {
@@ -268,14 +332,14 @@ uint32_t us_tokenizer_n_ids(const us_tokenizer *t) {
 
 /* ---- all ---- */
 
-static us_status load_all(us_tokenizer *t, const us_json_doc *d, us_err *err) {
+static us_status load_all(us_tokenizer *t, const us_json_doc *d, const us_raw_model *raw, us_err *err) {
     if (us_json_type_of(d, 0) != US_JSON_OBJECT) return us_tok_bad(err, "is no object");
     us_json_ref model = us_json_get(d, 0, "model");
     if (us_json_type_of(d, model) != US_JSON_OBJECT) return us_tok_bad(err, "has no model");
     make_alphabet(t);
     US_TRY(us_tok_load_pre(t, d, us_json_get(d, 0, "pre_tokenizer"), err));
     US_TRY(us_tok_load_norm(t, d, us_json_get(d, 0, "normalizer"), err));
-    US_TRY(load_model(t, d, model, err));
+    US_TRY(load_model(t, d, model, raw, err));
     US_TRY(us_tok_load_added(t, d, us_json_get(d, 0, "added_tokens"), err));
     US_TRY(us_tok_load_post(t, d, us_json_get(d, 0, "post_processor"), err));
     US_TRY(us_tok_load_decoder(t, d, us_json_get(d, 0, "decoder"), err));
@@ -288,19 +352,32 @@ static us_status load_all(us_tokenizer *t, const us_json_doc *d, us_err *err) {
     return US_OK;
 }
 
-us_status us_tokenizer_parse(const char *json, size_t n, us_tokenizer **out, us_err *err) {
-    us_uc_init();
+/* With the long members read apart (raw->vocab) or not. */
+static us_status parse(us_str text, const us_raw_model *raw, us_tokenizer **out, us_err *err) {
     us_tokenizer *t = us_calloc(1, sizeof *t);
     if (!t) return us_tok_nomem(err);
     us_json_doc d;
-    us_status s = us_json_doc_parse(&d, (us_str){json, n}, 0, err);
+    us_status s = us_json_doc_parse(&d, text, 0, err);
     if (s == US_OK) {
-        s = load_all(t, &d, err);
+        s = load_all(t, &d, raw, err);
         us_json_doc_free(&d);
     }
     if (s != US_OK) us_tokenizer_free(t);
     else *out = t;
     return s;
+}
+
+us_status us_tokenizer_parse(const char *json, size_t n, us_tokenizer **out, us_err *err) {
+    us_uc_init();
+    us_str text = {json, n};
+    us_raw_model raw;
+    us_status s = US_E_FORMAT;
+    bool apart = us_raw_read(text, &raw);
+    if (apart) s = parse(us_buf_view(&raw.rest), &raw, out, err);
+    us_raw_free(&raw);
+    if (s != US_E_FORMAT) return s;
+    if (apart && err) *err = (us_err){0};
+    return parse(text, &(us_raw_model){0}, out, err); /* places in messages are those of the file */
 }
 
 us_status us_tokenizer_load(const char *path, us_tokenizer **out, us_err *err) {

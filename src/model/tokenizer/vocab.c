@@ -1,7 +1,7 @@
 /* Vocabulary and merge tables: filled once by load.c, read-only then. Tests: tests/unit/test_tokenizer.c. */
 #include <string.h>
 
-#include "model/tokenizer/internal.h"
+#include "model/tokenizer/load.h"
 
 us_status us_tok_nomem(us_err *err) {
     return us_fail_nomem(err, "working on a tokenizer");
@@ -24,6 +24,17 @@ uint32_t us_tv_hash(const char *p, size_t n) {
     return (uint32_t)(h >> 32);
 }
 
+us_status us_vocab_reserve(us_vocab *v, const us_raw_model *raw, us_err *err) {
+    size_t bytes = 1, ids = 0, cap = 0, cap2 = 0;
+    for (size_t i = 0; i < raw->n_vocab; i++) {
+        bytes += raw->vocab[i].text.n + 1;
+        if (raw->vocab[i].id >= ids) ids = (size_t)raw->vocab[i].id + 1;
+    }
+    if (!us_grow(&v->pool, &v->pool_cap, bytes, 1) || !us_grow(&v->begin, &cap, ids, sizeof *v->begin) || !us_grow(&v->len, &cap2, ids, sizeof *v->len)) return us_tok_nomem(err);
+    v->ids_cap = cap < cap2 ? cap : cap2;
+    return US_OK;
+}
+
 us_status us_vocab_add(us_vocab *v, const char *p, size_t n, uint32_t id, us_err *err) {
     if (id >= US_TOK_ID_MAX) return us_fail(err, US_E_LIMIT, "limit", "token id %u is above the limit of %d", id, US_TOK_ID_MAX);
     if (id >= v->n_ids) {
@@ -43,24 +54,37 @@ us_status us_vocab_add(us_vocab *v, const char *p, size_t n, uint32_t id, us_err
     return US_OK;
 }
 
+static void index_one(us_vocab *v, uint32_t id, uint32_t h) {
+    if (v->len[id] == US_TOK_NONE) return;
+    const char *p = v->pool + v->begin[id];
+    if (v->odd.n && us_map_get(&v->odd, (us_str){p, v->len[id]}) == id) return;
+    uint32_t i = h & v->mask;
+    for (; v->slots[i].id != US_TOK_NONE; i = (i + 1) & v->mask) {
+        uint32_t o = v->slots[i].id;
+        if (v->slots[i].hash == h && v->len[o] == v->len[id] && memcmp(v->pool + v->begin[o], p, v->len[id]) == 0) {
+            v->same = true;
+            break;
+        }
+    }
+    v->slots[i] = (us_tv_slot){h, id};
+}
+
 us_status us_vocab_index(us_vocab *v, us_err *err) {
     size_t cap = 64;
     while (cap < v->n * 2) cap *= 2;
-    v->slots = us_malloc(cap * sizeof *v->slots);
+    v->slots = us_malloc_large(cap * sizeof *v->slots, false);
     if (!v->slots) return us_tok_nomem(err);
     memset(v->slots, 0xff, cap * sizeof *v->slots);
     v->mask = (uint32_t)cap - 1;
-    for (uint32_t id = 0; id < v->n_ids; id++) {
-        if (v->len[id] == US_TOK_NONE) continue;
-        const char *p = v->pool + v->begin[id];
-        if (v->odd.n && us_map_get(&v->odd, (us_str){p, v->len[id]}) == id) continue;
-        uint32_t h = us_tv_hash(p, v->len[id]), i = h & v->mask;
-        while (v->slots[i].id != US_TOK_NONE) {
-            uint32_t o = v->slots[i].id;
-            if (v->slots[i].hash == h && v->len[o] == v->len[id] && memcmp(v->pool + v->begin[o], p, v->len[id]) == 0) break;
-            i = (i + 1) & v->mask;
+    enum { AHEAD = 16 };
+    uint32_t hashes[AHEAD]; /* a ring: places are asked for some tokens before they are filled */
+    for (uint32_t next = 0; next < v->n_ids + AHEAD; next++) {
+        uint32_t *ring = &hashes[next % AHEAD], h = *ring;
+        if (next < v->n_ids && v->len[next] != US_TOK_NONE) {
+            *ring = us_tv_hash(v->pool + v->begin[next], v->len[next]);
+            __builtin_prefetch(&v->slots[*ring & v->mask]);
         }
-        v->slots[i] = (us_tv_slot){h, id};
+        if (next >= AHEAD) index_one(v, next - AHEAD, h);
     }
     return US_OK;
 }

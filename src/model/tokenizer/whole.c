@@ -13,7 +13,7 @@ us_status us_whole_init(us_whole *w, const us_tokenizer *t, us_err *err) {
     size_t n = t->vocab.n_ids + 1;
     *w = (us_whole){.n = n};
     if (!t->byte_level || t->ignore_merges) return US_OK;
-    w->made = us_malloc(n * sizeof *w->made);
+    w->made = us_malloc_large(n * sizeof *w->made, false);
     w->whole = us_calloc(n, 1);
     if (!w->made || !w->whole) return us_tok_nomem(err);
     memset(w->made, 0xff, n * sizeof *w->made);
@@ -51,26 +51,40 @@ void us_whole_merge(us_whole *w, const us_tokenizer *t, us_merge m, bool again) 
         return;
     }
     w->made[m.id] = (us_rule){m.left, m.right, m.rank};
-    w->whole[m.id] = w->whole[m.left] && w->whole[m.right] && !crossed(w, t, m.left, m.right);
+    if (t->vocab.len[m.id] <= US_CACHE_WORD) w->whole[m.id] = w->whole[m.left] && w->whole[m.right] && !crossed(w, t, m.left, m.right);
 }
 
-us_status us_whole_finish(us_whole *w, us_tokenizer *t, us_err *err) {
+enum { AHEAD = 16 };
+
+us_status us_shorts_build(us_tokenizer *t, us_err *err) {
     size_t cap = 64;
-    if (!t->byte_level || w->off) return US_OK;
-    while (cap < t->vocab.n * 2) cap *= 2;
+    if (!t->byte_level) return US_OK;
+    while (cap < t->vocab.n + t->vocab.n / 2) cap *= 2;
     t->shorts = us_malloc_large(cap * sizeof *t->shorts, true);
     if (!t->shorts) return us_tok_nomem(err);
     t->shorts_mask = (uint32_t)cap - 1;
-    for (uint32_t id = 0; id < t->vocab.n_ids; id++) {
+    us_key keys[AHEAD]; /* a ring: places are asked for some tokens before they are filled */
+    for (uint32_t id = 0; id < t->vocab.n_ids + AHEAD; id++) {
+        us_key *k = &keys[id % AHEAD];
+        if (id >= AHEAD && k->hi) {
+            uint32_t i = (uint32_t)(us_key_hash(*k) >> 32) & t->shorts_mask;
+            while (t->shorts[i].key.hi) i = (i + 1) & t->shorts_mask;
+            t->shorts[i] = (us_short_slot){*k, id - AHEAD};
+        }
         us_str v = us_vocab_str(&t->vocab, id);
         char bytes[16] = {0};
-        if (!v.p || !v.n || v.n > US_CACHE_WORD || (w->whole && !w->whole[id])) continue;
-        if (!w->whole && us_vocab_find(&t->vocab, v.p, v.n) != id) continue; /* spelled outside the byte alphabet, or like another id */
+        k->hi = 0;
+        if (!v.p || !v.n || v.n > US_CACHE_WORD) continue;
+        if (t->vocab.odd.n && us_vocab_find(&t->vocab, v.p, v.n) != id) continue; /* spelled outside the byte alphabet */
         memcpy(bytes, v.p, v.n);
-        us_key k = us_key_of(bytes, v.n);
-        uint32_t i = (uint32_t)(us_key_hash(k) >> 32) & t->shorts_mask;
-        while (t->shorts[i].key.hi) i = (i + 1) & t->shorts_mask;
-        t->shorts[i] = (us_short_slot){k, id};
+        *k = us_key_of(bytes, v.n);
+        us_short_prefetch(t, *k);
     }
     return US_OK;
+}
+
+/* From here on the table answers "does a word of these bytes become this token?". */
+void us_whole_finish(us_whole *w, us_tokenizer *t) {
+    for (uint32_t i = 0; t->shorts && !t->ignore_merges && i <= t->shorts_mask; i++)
+        if (t->shorts[i].key.hi && (w->off || !w->whole[t->shorts[i].id])) t->shorts[i].id = US_TOK_NONE;
 }

@@ -15,14 +15,6 @@
 
 /* ---- ids of a word ---- */
 
-static uint32_t whole_word(const us_tokenizer *t, us_key k) {
-    for (uint32_t i = (uint32_t)(us_key_hash(k) >> 32) & t->shorts_mask;; i = (i + 1) & t->shorts_mask) {
-        const us_short_slot *s = &t->shorts[i];
-        if (s->key.lo == k.lo && s->key.hi == k.hi) return s->id;
-        if (!s->key.hi) return US_TOK_NONE;
-    }
-}
-
 typedef struct word {
     const char *p;
     size_t n;
@@ -49,7 +41,7 @@ static us_status merged(const us_tokenizer *t, us_tok_scratch *s, const word *w,
 
 /* Not in the cache: as a whole from the vocabulary, else by merging. */
 static us_status found(const us_tokenizer *t, us_tok_scratch *s, const word *w, us_tok_ids *out, us_err *err) {
-    uint32_t id = t->shorts ? whole_word(t, w->key) : US_TOK_NONE;
+    uint32_t id = t->shorts ? us_short_find(t, w->key) : US_TOK_NONE;
     if (id == US_TOK_NONE) return merged(t, s, w, out, err);
     US_TRY(us_tok_room(out, 1, err));
     out->ids[out->n++] = id;
@@ -248,7 +240,7 @@ static us_status flush(batch *b) {
     for (size_t j = 0; j < b->n && b->t->shorts; j++) {
         const word *w = &b->words[j];
         if (w->n > US_CACHE_WORD || known(w->set, w->key)) continue;
-        __builtin_prefetch(&b->t->shorts[(uint32_t)(us_key_hash(w->key) >> 32) & b->t->shorts_mask]);
+        us_short_prefetch(b->t, w->key);
     }
     for (size_t j = 0; j < b->n; j++) US_TRY(word_ids(b->t, b->s, &b->words[j], b->out, b->err));
     b->n = 0;
