@@ -2,10 +2,12 @@
  * Makes a checkpoint with the true layout of a released model - names, types, shapes, shards, index - whose data are holes in sparse files: hundreds of
  * gigabytes to every reader, a few megabytes on disk. For the scale benchmark (bench/scale.sh).
  *
- *   make_sparse_checkpoint deepseek-v3|qwen3-235b DST [--moe-layers N]
+ *   make_sparse_checkpoint deepseek-v3|qwen3-235b|qwen3-30b DST [--moe-layers N] [--routed]
  *
  * deepseek-v3: FP8 with 128x128 block scales, some of them in another shard than their weight; 256 experts, 61 layers and the MTP layer, 163 shards, 91,991
  * tensors. qwen3-235b: BF16, 94 layers, 118 shards, 36,945 tensors. --moe-layers N: only N layers, all MoE, in as few shards of the same size.
+ * qwen3-30b: BF16, 48 layers. --routed (the qwen3 ones): routers, norms and the embeddings of the first 4096 tokens are random numbers, so that the model can be run
+ * on those tokens and routes them to all experts; the other weights stay holes, which read as zeros.
  * Counts: fixtures/configs/README.md section 4.
  */
 #define _GNU_SOURCE
@@ -16,8 +18,10 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/rng.h"
 #include "io/fs.h"
 #include "io/safetensors.h"
+#include "tensor/dtype.h"
 
 enum { EXPERTS_V3 = 256, EXPERTS_Q3 = 128, SHARD_BYTES_V3 = 4300, SHARD_BYTES_Q3 = 4000 /* MB */ };
 
@@ -104,15 +108,22 @@ static void model_v3(maker *m, unsigned only) {
     add(m, US_DTYPE_BF16, V, D, "model.layers.61.shared_head.head.weight");
 }
 
-static void model_q3(maker *m, unsigned only) {
-    const uint64_t D = 4096, V = 151936, F = 1536;
+typedef struct qwen3 {
+    const char *name;
+    uint64_t D, F, dense, heads;
+    unsigned layers, shards;
+} qwen3;
+static const qwen3 qwen3s[] = {{"qwen3-235b", 4096, 1536, 12288, 64, 94, 118}, {"qwen3-30b", 2048, 768, 6144, 32, 48, 16}};
+
+static void model_q3(maker *m, const qwen3 *q, unsigned only) {
+    const uint64_t D = q->D, V = 151936, F = q->F, wide = q->heads * 128;
     add(m, US_DTYPE_BF16, V, D, "model.embed_tokens.weight");
-    for (unsigned l = 0; l < (only ? only : 94); l++) {
-        static const struct {
+    for (unsigned l = 0; l < (only ? only : q->layers); l++) {
+        const struct {
             const char *name;
             uint64_t rows, cols;
-        } parts[] = {{"input_layernorm", 4096, 0},        {"self_attn.k_norm", 128, 0},     {"self_attn.k_proj", 512, 4096}, {"self_attn.o_proj", 4096, 8192}, {"self_attn.q_norm", 128, 0},
-                     {"self_attn.q_proj", 8192, 4096}, {"self_attn.v_proj", 512, 4096}, {"post_attention_layernorm", 4096, 0}, {"mlp.gate", EXPERTS_Q3, 4096}};
+        } parts[] = {{"input_layernorm", D, 0},        {"self_attn.k_norm", 128, 0},     {"self_attn.k_proj", 512, D}, {"self_attn.o_proj", D, wide}, {"self_attn.q_norm", 128, 0},
+                     {"self_attn.q_proj", wide, D}, {"self_attn.v_proj", 512, D}, {"post_attention_layernorm", D, 0}, {"mlp.gate", EXPERTS_Q3, D}};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) add(m, US_DTYPE_BF16, parts[i].rows, parts[i].cols, "model.layers.%u.%s.weight", l, parts[i].name);
         for (unsigned e = 0; e < EXPERTS_Q3; e++) {
             add(m, US_DTYPE_BF16, D, F, "model.layers.%u.mlp.experts.%u.down_proj.weight", l, e);
@@ -140,7 +151,22 @@ static uint32_t place(maker *m, uint32_t shards, double shard_mb) {
     return shards;
 }
 
-static void write_shard(maker *m, const char *path, uint32_t shard) {
+/* Random numbers of the standard deviation 0.02 (norms: ones) for what routing reads. */
+static void fill(int fd, uint64_t begin, const us_st_tensor *t) {
+    enum { ROWS = 4096, PART = 1 << 16 };
+    bool norm = us_str_ends(t->name, US_LIT("norm.weight")), embed = us_str_eqz(t->name, "model.embed_tokens.weight");
+    if (!norm && !embed && !us_str_ends(t->name, US_LIT("mlp.gate.weight"))) return;
+    uint64_t n = t->shape[0] * (t->rank == 2 ? t->shape[1] : 1);
+    if (embed) n = (t->shape[0] < ROWS ? t->shape[0] : ROWS) * t->shape[1];
+    static uint16_t part[PART];
+    for (uint64_t i = 0; i < n; i += PART) {
+        size_t k = n - i < PART ? (size_t)(n - i) : PART;
+        for (size_t j = 0; j < k; j++) part[j] = us_f32_to_bf16(norm ? 1.0f : (float)(0.02 * us_rng_normal(1, begin, i + j)));
+        if (pwrite(fd, part, k * sizeof *part, (off_t)(begin + 2 * i)) != (ssize_t)(k * sizeof *part)) fail("cannot write numbers");
+    }
+}
+
+static void write_shard(maker *m, const char *path, uint32_t shard, bool routed) {
     us_buf head = {0};
     us_err err = {0};
     us_st_tensor *list = us_malloc((m->n + 1) * sizeof *list);
@@ -156,7 +182,9 @@ static void write_shard(maker *m, const char *path, uint32_t shard) {
     }
     if (us_st_write_header(&head, list, n, NULL, 0, &err) != US_OK) fail(err.what);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    if (fd < 0 || write(fd, head.p, head.n) != (ssize_t)head.n || ftruncate(fd, (off_t)(head.n + at)) != 0 || close(fd) != 0) fail("cannot write a shard");
+    if (fd < 0 || write(fd, head.p, head.n) != (ssize_t)head.n || ftruncate(fd, (off_t)(head.n + at)) != 0) fail("cannot write a shard");
+    for (size_t i = 0; routed && i < n; i++) fill(fd, head.n + list[i].begin, &list[i]);
+    if (close(fd) != 0) fail("cannot write a shard");
     us_buf_free(&head);
     us_free(list);
 }
@@ -169,9 +197,9 @@ static void write_text(const char *folder, const char *name, us_buf *text) {
     us_buf_free(text);
 }
 
-static void write_config(const char *folder, bool v3, unsigned only) {
+static void write_config(const char *folder, const qwen3 *q, unsigned only) {
     us_buf b = {0};
-    if (v3)
+    if (!q)
         us_buf_printf(&b,
                       "{\n  \"architectures\": [\"DeepseekV3ForCausalLM\"],\n  \"model_type\": \"deepseek_v3\",\n  \"hidden_size\": 7168,\n  \"vocab_size\": 129280,\n"
                       "  \"num_hidden_layers\": %u,\n  \"first_k_dense_replace\": %u,\n  \"moe_layer_freq\": 1,\n  \"num_nextn_predict_layers\": %u,\n  \"intermediate_size\": 18432,\n"
@@ -183,11 +211,12 @@ static void write_config(const char *folder, bool v3, unsigned only) {
                       only ? only : 61, only ? 0 : 3, only ? 0 : 1);
     else
         us_buf_printf(&b,
-                      "{\n  \"architectures\": [\"Qwen3MoeForCausalLM\"],\n  \"model_type\": \"qwen3_moe\",\n  \"hidden_size\": 4096,\n  \"vocab_size\": 151936,\n"
-                      "  \"num_hidden_layers\": %u,\n  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [],\n  \"intermediate_size\": 12288,\n  \"moe_intermediate_size\": 1536,\n"
-                      "  \"num_experts\": 128,\n  \"num_experts_per_tok\": 8,\n  \"num_attention_heads\": 64,\n  \"num_key_value_heads\": 4,\n  \"head_dim\": 128,\n"
-                      "  \"norm_topk_prob\": true,\n  \"tie_word_embeddings\": false\n}\n",
-                      only ? only : 94);
+                      "{\n  \"architectures\": [\"Qwen3MoeForCausalLM\"],\n  \"model_type\": \"qwen3_moe\",\n  \"hidden_size\": %u,\n  \"vocab_size\": 151936,\n"
+                      "  \"num_hidden_layers\": %u,\n  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [],\n  \"intermediate_size\": %u,\n  \"moe_intermediate_size\": %u,\n"
+                      "  \"num_experts\": 128,\n  \"num_experts_per_tok\": 8,\n  \"num_attention_heads\": %u,\n  \"num_key_value_heads\": 4,\n  \"head_dim\": 128,\n"
+                      "  \"norm_topk_prob\": true,\n  \"tie_word_embeddings\": false,\n  \"rms_norm_eps\": 1e-06,\n  \"rope_theta\": 1000000.0,\n  \"hidden_act\": \"silu\",\n"
+                      "  \"max_position_embeddings\": 40960\n}\n",
+                      (unsigned)q->D, only ? only : q->layers, (unsigned)q->dense, (unsigned)q->F, (unsigned)q->heads);
     write_text(folder, "config.json", &b);
 }
 
@@ -196,12 +225,19 @@ int main(int argc, char **argv) {
     us_arena a = {0};
     us_err err = {0};
     us_buf index = {0};
-    bool v3 = argc > 1 && strcmp(argv[1], "deepseek-v3") == 0, q3 = argc > 1 && strcmp(argv[1], "qwen3-235b") == 0;
-    if (argc < 3 || !(v3 || q3)) fail("usage: make_sparse_checkpoint deepseek-v3|qwen3-235b DST [--moe-layers N]");
-    unsigned only = argc > 4 && strcmp(argv[3], "--moe-layers") == 0 ? (unsigned)strtoul(argv[4], NULL, 10) : 0;
-    if (v3) model_v3(&m, only);
-    else model_q3(&m, only);
-    uint32_t shards = place(&m, only ? 0 : v3 ? 163 : 118, v3 ? SHARD_BYTES_V3 : SHARD_BYTES_Q3);
+    bool v3 = argc > 1 && strcmp(argv[1], "deepseek-v3") == 0, routed = false;
+    const qwen3 *q = NULL;
+    unsigned only = 0;
+    for (size_t i = 0; argc > 1 && i < sizeof qwen3s / sizeof *qwen3s; i++)
+        if (strcmp(argv[1], qwen3s[i].name) == 0) q = &qwen3s[i];
+    if (argc < 3 || (!v3 && !q)) fail("usage: make_sparse_checkpoint deepseek-v3|qwen3-235b|qwen3-30b DST [--moe-layers N] [--routed]");
+    for (int i = 3; i < argc; i++) {
+        if (strcmp(argv[i], "--routed") == 0) routed = true;
+        if (strcmp(argv[i], "--moe-layers") == 0 && i + 1 < argc) only = (unsigned)strtoul(argv[i + 1], NULL, 10);
+    }
+    if (q) model_q3(&m, q, only);
+    else model_v3(&m, only);
+    uint32_t shards = place(&m, only ? 0 : q ? q->shards : 163, v3 ? SHARD_BYTES_V3 : SHARD_BYTES_Q3);
     if (us_fs_mkdirs(argv[2], &err) != US_OK) fail(err.what);
     uint64_t total = 0;
     for (size_t i = 0; i < m.n; i++) total += m.t[i].end;
@@ -213,11 +249,11 @@ int main(int argc, char **argv) {
     }
     us_buf_z(&index, "  }\n}\n");
     write_text(argv[2], "model.safetensors.index.json", &index);
-    write_config(argv[2], v3, only);
+    write_config(argv[2], q, only);
     for (uint32_t s = 0; s < shards; s++) {
         char name[80];
         snprintf(name, sizeof name, v3 ? "model-%05u-of-%06u.safetensors" : "model-%05u-of-%05u.safetensors", s + 1, shards);
-        write_shard(&m, us_fs_join(&a, argv[2], name), s);
+        write_shard(&m, us_fs_join(&a, argv[2], name), s, routed);
     }
     printf("%zu tensors, %llu bytes, %u shards\n", m.n, (unsigned long long)total, shards);
     us_free(m.t);
