@@ -30,6 +30,9 @@ void us_conv1d(const float *x, size_t ldx, const float *w, const float *bias, si
 
 /* ---- gated delta rule ---- */
 
+/* Measured with bench_recurrent: from where on chunks are faster. Gates per channel never are. */
+enum { DELTA_CHUNKS_FROM = 256, MAMBA_CHUNKS_FROM = 64 };
+
 typedef struct delta_job {
     const us_delta *d;
     const us_delta_seq *seqs;
@@ -38,8 +41,15 @@ typedef struct delta_job {
     size_t per_thread;
 } delta_job;
 
+/* Tokens that go by chunks; the rest, at the end, one after the other. Shorter segments gain nothing: packing the state costs as much as it saves. */
+static size_t by_chunks(size_t n, size_t least, bool exact) {
+    if (exact || n < least) return 0;
+    return n % US_RECURRENT_CHUNK < US_RECURRENT_CHUNK / 4 ? n / US_RECURRENT_CHUNK * US_RECURRENT_CHUNK : n;
+}
+
 static size_t delta_scratch(const us_delta *d) {
-    return (size_t)US_REC_BATCH * (3 * (size_t)d->dk + 1);
+    size_t serial = (size_t)US_REC_BATCH * (3 * (size_t)d->dk + 1), chunks = d->exact || d->per_channel ? 0 : us_rec_delta_chunk_floats(d->dk, d->dv);
+    return ((serial > chunks ? serial : chunks) + 15) / 16 * 16;
 }
 
 /* Tokens t .. t+n of one head, prepared and run one after the other. */
@@ -65,7 +75,9 @@ static void delta_task(void *arg, int64_t i, int thread) {
     const us_delta_seq *s = j->seqs + (size_t)i / j->d->value_heads;
     size_t head = (size_t)i % j->d->value_heads;
     float *scratch = j->scratch + (size_t)thread * j->per_thread;
-    for (size_t t = 0; t < s->n; t += US_REC_BATCH) delta_serial(j, s, head, t, s->n - t < US_REC_BATCH ? s->n - t : US_REC_BATCH, scratch);
+    size_t done = by_chunks(s->n, DELTA_CHUNKS_FROM, j->d->exact || j->d->per_channel);
+    if (done) us_rec_delta_chunks(j->kernels, us_isa_active(), j->d, s, head, done, scratch);
+    for (size_t t = done; t < s->n; t += US_REC_BATCH) delta_serial(j, s, head, t, s->n - t < US_REC_BATCH ? s->n - t : US_REC_BATCH, scratch);
 }
 
 us_status us_delta_rule(us_pool *pool, const us_delta *d, const us_delta_seq *seqs, size_t n_seqs, us_err *err) {
@@ -86,15 +98,19 @@ typedef struct mamba_job {
     const us_mamba2 *m;
     const us_mamba2_seq *seqs;
     const us_rec_kernels *kernels;
+    float *scratch; /* of chunks, per thread; NULL in the exact mode */
+    size_t per_thread;
 } mamba_job;
 
 static void mamba_task(void *arg, int64_t i, int thread) {
-    (void)thread;
     const mamba_job *j = arg;
     const us_mamba2 *m = j->m;
     size_t head = (size_t)i % m->heads, group = head / (m->heads / m->groups);
     us_mamba2_seq s = j->seqs[(size_t)i / m->heads];
     float dt[US_REC_BATCH], decay[US_REC_BATCH], *S = s.state + head * m->dim * m->state;
+    size_t done = by_chunks(s.n, MAMBA_CHUNKS_FROM, m->exact);
+    if (done) us_rec_mamba_chunks(j->kernels, us_isa_active(), m, &s, head, done, j->scratch + (size_t)thread * j->per_thread);
+    s.n -= done, s.x += done * s.ldx, s.B += done * s.ldbc, s.C += done * s.ldbc, s.dt += done * m->heads, s.out += done * s.ldo;
     for (size_t left = s.n, n; left; left -= n) {
         n = left < US_REC_BATCH ? left : US_REC_BATCH;
         for (size_t t = 0; t < n; t++) dt[t] = s.dt[t * m->heads + head];
@@ -107,7 +123,10 @@ static void mamba_task(void *arg, int64_t i, int thread) {
 us_status us_mamba2_run(us_pool *pool, const us_mamba2 *m, const us_mamba2_seq *seqs, size_t n_seqs, us_err *err) {
     if (!m->heads || !m->dim || !m->groups || !m->state || m->heads % m->groups)
         return us_fail(err, US_E_INVAL, "Mamba-2", "%u heads of %u and %u groups of %u do not fit together", m->heads, m->dim, m->groups, m->state);
-    mamba_job j = {m, seqs, us_rec_kernels_active()};
+    mamba_job j = {.m = m, .seqs = seqs, .kernels = us_rec_kernels_active(), .per_thread = m->exact ? 0 : (us_rec_mamba_chunk_floats(m->dim, m->state) + 15) / 16 * 16};
+    size_t bytes = 0;
+    if (!m->exact && (!us_mul_size(j.per_thread, sizeof(float) * (size_t)us_pool_threads(pool), &bytes) || !(j.scratch = us_malloc_aligned(bytes)))) return us_fail_nomem(err, "Mamba-2");
     us_pool_run(pool, mamba_task, &j, (int64_t)(n_seqs * m->heads));
+    us_free(j.scratch);
     return US_OK;
 }

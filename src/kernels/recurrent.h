@@ -3,8 +3,9 @@
  *
  * Two forms. Serial: one token after the other, fused decay + update + read; the definition, used for single tokens and in the exact mode, so that
  * chunked prefill, whole prefill and decode give the same bits. Chunkwise: US_RECURRENT_CHUNK tokens at once by matrix products (Yang et al. 2024, "Gated Delta Networks",
- * section 3.3; Dao & Gu 2024, "Transformers are SSMs", section 6), the state carried between chunks in f32; within 1e-5 of the serial form, used for n >= 2 tokens when `exact`
- * is false. Chunks begin at the segment's first token. Results never depend on batch or threads.
+ * section 3.3; Dao & Gu 2024, "Transformers are SSMs", section 6), the state carried between chunks in f32; within 1e-5 of the serial form, used when `exact` is false for
+ * segments of at least 256 tokens (delta rule) or 64 (Mamba-2); never for gates per channel, where it is slower. Chunks begin at the segment's first token. Results never depend on
+ * batch or threads.
  * Tests: tests/unit/test_recurrent.c. Formulas: kernels/ref.h, spec/families-2026.md 4 and 12, spec/serving.md 1.
  */
 #ifndef US_KERNELS_RECURRENT_H

@@ -48,6 +48,12 @@ extern const us_rec_kernels us__rec_ref, us__rec_lanes;
 extern const us_rec_kernels us__rec_avx2, us__rec_avx512;
 #endif
 
+/** recurrent_chunk.c: tokens 0 .. n-1 of one head by chunks; scratch of so many floats, 64-byte aligned. Scalar gates only. */
+size_t us_rec_delta_chunk_floats(size_t dk, size_t dv);
+void us_rec_delta_chunks(const us_rec_kernels *kern, us_isa isa, const us_delta *d, const us_delta_seq *s, size_t head, size_t n, float *scratch);
+size_t us_rec_mamba_chunk_floats(size_t P, size_t N);
+void us_rec_mamba_chunks(const us_rec_kernels *kern, us_isa isa, const us_mamba2 *m, const us_mamba2_seq *s, size_t head, size_t n, float *scratch);
+
 /** The table of the instruction set in use. */
 const us_rec_kernels *us_rec_kernels_active(void);
 

@@ -256,7 +256,7 @@ static void delta_rule_follows_the_reference(void **state) {
         for (int form = 0; form < 2 * GATES_COUNT; form++) {
             us_delta d = delta_shapes[i];
             d.per_channel = form & 1;
-            delta_case c = delta_make(d, i == 0 ? 65 : 150 + i, (gates)(form / 2), i);
+            delta_case c = delta_make(d, i == 0 ? 65 : 262 + i, (gates)(form / 2), i);
             size_t rows = c.n * d.value_heads, count = delta_state_n(&d), head = (size_t)d.dk * d.dv;
             float *S = room(count), *out = room(c.n * c.ldo);
             double *ref = us_malloc(rows * d.dv * sizeof *ref), *ref_S = us_malloc(head * sizeof *ref_S);
@@ -293,7 +293,7 @@ static void delta_rule_is_the_same_everywhere(void **state) {
             us_delta d = delta_shapes[i];
             d.per_channel = form & 1;
             bool exact = form & 2;
-            delta_case c = delta_make(d, 101, GATES_MIXED, i);
+            delta_case c = delta_make(d, 277, GATES_MIXED, i);
             size_t count = delta_state_n(&d);
             float *S = room(count), *out = room(c.n * c.ldo), *want_S = room(count), *want = room(c.n * c.ldo);
             us_isa_force(US_ISA_REF);

@@ -89,7 +89,7 @@ static us_status word_ids(const us_tokenizer *t, us_tok_scratch *s, const word *
     }
     size_t from = out->n;
     US_TRY(found(t, s, w, out, err));
-    remember(s, w, out->ids + from, out->n - from);
+    if (out->n > from) remember(s, w, out->ids + from, out->n - from); /* a word may have no ids at all */
     return US_OK;
 }
 
