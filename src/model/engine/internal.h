@@ -186,7 +186,8 @@ typedef struct us_step {
     us_engine *e;
     const us_segment *segs;
     size_t n_segs;
-    size_t T;              /* rows */
+    size_t T;              /* rows; behind the mixer of the last layer only those whose logits are wanted, when `wanted_only` */
+    bool logits, wanted_only;
     size_t *row0;          /* first row of every segment, n_segs + 1 */
     int64_t *ids;          /* [T] */
     int64_t *positions;    /* [T] */

@@ -309,6 +309,18 @@ static void norm(const us_step *s, const us_eng_norm *n, size_t rows, const floa
     us_eng_norm_rows(s->e, n, (float)s->e->r.norm_plus, s->e->r.eps, rows, x, y);
 }
 
+/* Behind the last mixer a row matters to nobody but its own logits: keep the rows that are wanted. */
+static void keep_wanted(us_step *s, float *x) {
+    size_t D = s->e->r.D, at = 0;
+    for (size_t g = 0; g < s->n_segs; g++) {
+        size_t want = s->logits ? s->segs[g].want : 0;
+        memmove(x + at * D, x + (s->row0[g + 1] - want) * D, want * D * sizeof *x);
+        at += want;
+    }
+    s->T = at;
+    s->wanted_only = true;
+}
+
 static us_status plain_layer(us_step *s, uint32_t l, float *x) {
     const us_recipe *r = &s->e->r;
     const us_layer_recipe *lr = &r->layers[l];
@@ -322,7 +334,8 @@ static us_status plain_layer(us_step *s, uint32_t l, float *x) {
         if (!r->single_mixer) tap(s, l, "attn", y, r->D);
         us_eng_add_rows(s->e, (float)r->residual_scale, y, s->T, r->D, x);
     }
-    if (lr->has_ffn) {
+    if (l + 1 == r->L && !s->taps && !lr->hash) keep_wanted(s, x); /* a token table is asked by the ids of all rows */
+    if (lr->has_ffn && s->T) {
         norm(s, &w->norm_ffn, s->T, x, h);
         US_TRY(feed(s, l, h, y));
         if (!r->single_mixer) tap(s, l, "ffn", y, r->D);
@@ -403,7 +416,8 @@ static us_status finish(us_step *s, const float *x, float *logits) {
     if (!rows || !logits) return US_OK;
     US_ENG_SCRATCH(s, wanted, rows * hc * D);
     US_ENG_SCRATCH(s, h, rows * D);
-    for (size_t g = 0; g < s->n_segs; g++) {
+    if (s->wanted_only) memcpy(wanted, x, rows * D * sizeof *x);
+    for (size_t g = 0; g < s->n_segs && !s->wanted_only; g++) {
         size_t first = s->row0[g + 1] - s->segs[g].want, n = s->segs[g].want;
         memcpy(wanted + at * hc * D, x + first * hc * D, n * hc * D * sizeof *x);
         at += n;
@@ -444,7 +458,7 @@ static us_status run_layers(us_step *s, float *x) {
 static us_status run_step(us_engine *e, const us_segment *segs, size_t n, const us_engine_taps *taps, float *logits, us_err *err) {
     us_status s;
     scratch_reset(e);
-    us_step step = {.e = e, .segs = segs, .n_segs = n, .taps = taps, .err = err};
+    us_step step = {.e = e, .segs = segs, .n_segs = n, .taps = taps, .logits = logits != NULL, .err = err};
     US_GO(begin(&step));
     float *x = us_eng_scratch(e, step.T * e->r.hc_mult * e->r.D);
     if (!x) {
