@@ -8,7 +8,7 @@
 
 typedef struct job {
     us_cli *c;
-    us_texts texts;
+    us_cli_model m;
     us_tok_stream *stream;
     bool show; /* print text as it comes: one prompt, no --json */
 } job;
@@ -19,9 +19,9 @@ static us_status read_prompts(job *j, us_err *err) {
     const char *const *given = us_cli_strings(j->c, "prompt", &n);
     const char *file = us_cli_string(j->c, "prompt-file", NULL);
     if (us_cli_flag(j->c, "ids") && (n || file)) return us_cli_usage(j->c, err, "--ids and prompts of text exclude each other");
-    if (!n && !file) return us_texts_read(&j->texts, j->c, 1, err);
-    for (int i = 0; i < n; i++) US_TRY(us_texts_add(&j->texts, given[i], strlen(given[i]), err));
-    return file ? us_texts_add_file(&j->texts, file, false, err) : US_OK;
+    if (!n && !file) return us_texts_read(&j->m.texts, j->c, 1, err);
+    for (int i = 0; i < n; i++) US_TRY(us_texts_add(&j->m.texts, given[i], strlen(given[i]), err));
+    return file ? us_texts_add_file(&j->m.texts, file, false, err) : US_OK;
 }
 
 static us_status shown(void *user, size_t text, const us_sampled *t, us_err *err) {
@@ -68,7 +68,7 @@ static us_status put_json(job *j, const us_generated *g, bool logprobs, us_buf *
     us_buf_z(b, "{\"ids\": [");
     for (size_t i = 0; i < g->n; i++) us_buf_printf(b, "%s%lld", i ? ", " : "", (long long)g->ids[i]);
     us_buf_printf(b, "], \"prompt_tokens\": %zu, \"finish\": \"%s\"", g->n_prompt, g->finish == US_FINISH_STOP ? "stop" : "length");
-    if (j->texts.tok) {
+    if (j->m.texts.tok) {
         s = decoded(j, g->ids + g->n_prompt, g->n - g->n_prompt, &text, err);
         us_buf_z(b, ", \"text\": ");
         us_buf_json(b, us_buf_view(&text));
@@ -80,7 +80,7 @@ static us_status put_json(job *j, const us_generated *g, bool logprobs, us_buf *
 }
 
 static us_status put_plain(job *j, const us_generated *g, bool many, us_buf *b, us_err *err) {
-    if (!j->texts.tok) {
+    if (!j->m.texts.tok) {
         for (size_t i = 0; i < g->n; i++) us_buf_printf(b, "%s%lld", i ? " " : "", (long long)g->ids[i]);
         us_buf_c(b, '\n');
         return US_OK;
@@ -93,11 +93,11 @@ static us_status put_plain(job *j, const us_generated *g, bool many, us_buf *b, 
 static us_status answer(job *j, const us_generated *g, us_err *err) {
     us_buf b = {0};
     us_status s = US_OK;
-    bool json = us_cli_json(j->c), many = j->texts.in.B != 1, logprobs = us_cli_flag(j->c, "logprobs") || us_cli_int(j->c, "top-logprobs", 0) > 0;
+    bool json = us_cli_json(j->c), many = j->m.texts.in.B != 1, logprobs = us_cli_flag(j->c, "logprobs") || us_cli_int(j->c, "top-logprobs", 0) > 0;
     const char *piece;
     size_t n;
     if (json && many) us_buf_c(&b, '[');
-    for (size_t i = 0; s == US_OK && i < j->texts.in.B; i++) {
+    for (size_t i = 0; s == US_OK && i < j->m.texts.in.B; i++) {
         if (i) us_buf_z(&b, json ? ",\n " : "----\n");
         if (json) s = put_json(j, &g[i], logprobs, &b, err);
         else if (!j->show) s = put_plain(j, &g[i], many, &b, err);
@@ -134,52 +134,39 @@ static us_status sampling_of(us_cli *c, us_sampling *o, us_err *err) {
 
 static us_status run(us_cli *c, us_err *err) {
     us_ctx *ctx = us_cli_ctx(c);
-    us_checkpoint *ck = NULL;
-    us_structure *st = NULL;
-    us_engine *e = NULL;
     job j = {.c = c};
     uint32_t *stop = NULL;
     us_prompt *prompts = NULL;
     us_generated *out = NULL;
     us_status s;
     us_generate_options o = {.seed = us_ctx_seed(ctx)};
-    us_engine_options eo = {.exact = us_cli_flag(c, "exact"), .stream = us_cli_flag(c, "stream"), .compute = US_COMPUTE_BF16};
-    const char *dtype = us_cli_string(c, "dtype", "bf16");
     int64_t max_new = us_cli_int(c, "max-new", 128), top = us_cli_int(c, "top-logprobs", 0);
-    if (strcmp(dtype, "f32") == 0) eo.compute = US_COMPUTE_F32;
-    else if (strcmp(dtype, "bf16") != 0) return us_cli_usage(c, err, "--dtype %s: it is f32 or bf16", dtype);
     if (max_new < 0 || top < 0) return us_cli_usage(c, err, "--max-new and --top-logprobs must not be negative");
     o.max_new = (size_t)max_new;
     o.n_top = (size_t)top;
     US_TRY(sampling_of(c, &o.sampling, err));
-    US_GO(us_checkpoint_open(ctx, us_cli_arg(c, 0), 0, &ck, err));
-    US_GO(us_structure_resolve(ctx, ck, &st, err));
-    US_GO(us_texts_open(&j.texts, us_cli_arg(c, 0), err));
-    if (j.texts.tok) US_GO(us_tok_stream_create(j.texts.tok, us_cli_flag(c, "special") ? 0 : US_TOK_NO_SPECIAL, &j.stream, err));
+    US_GO(us_cli_model_open(c, &j.m, err));
+    if (j.m.texts.tok) US_GO(us_tok_stream_create(j.m.texts.tok, us_cli_flag(c, "special") ? 0 : US_TOK_NO_SPECIAL, &j.stream, err));
     US_GO(read_prompts(&j, err));
-    if (!us_cli_flag(c, "ignore-eos")) US_GO(us_stop_ids(st, &stop, &o.n_stop, err));
+    if (!us_cli_flag(c, "ignore-eos")) US_GO(us_stop_ids(j.m.st, &stop, &o.n_stop, err));
     o.stop = stop;
-    j.show = j.texts.tok && j.texts.in.B == 1 && !us_cli_json(c);
-    prompts = us_calloc(j.texts.in.B + 1, sizeof *prompts);
-    out = us_calloc(j.texts.in.B + 1, sizeof *out);
+    j.show = j.m.texts.tok && j.m.texts.in.B == 1 && !us_cli_json(c);
+    prompts = us_calloc(j.m.texts.in.B + 1, sizeof *prompts);
+    out = us_calloc(j.m.texts.in.B + 1, sizeof *out);
     if (!prompts || !out) {
         s = us_fail_nomem(err, "generating");
         goto done;
     }
-    for (size_t i = 0; i < j.texts.in.B; i++) prompts[i] = (us_prompt){j.texts.in.ids + j.texts.in.start[i], j.texts.in.start[i + 1] - j.texts.in.start[i]};
-    US_GO(us_engine_open(ctx, st, &eo, &e, err));
-    US_GO(us_generate(ctx, e, &o, prompts, j.texts.in.B, j.show ? shown : NULL, &j, out, err));
+    for (size_t i = 0; i < j.m.texts.in.B; i++) prompts[i] = (us_prompt){j.m.texts.in.ids + j.m.texts.in.start[i], j.m.texts.in.start[i + 1] - j.m.texts.in.start[i]};
+    US_GO(us_generate(ctx, j.m.e, &o, prompts, j.m.texts.in.B, j.show ? shown : NULL, &j, out, err));
     US_GO(answer(&j, out, err));
 done:
-    for (size_t i = 0; out && i < j.texts.in.B; i++) us_generated_free(&out[i]);
+    for (size_t i = 0; out && i < j.m.texts.in.B; i++) us_generated_free(&out[i]);
     us_free(out);
     us_free(prompts);
     us_free(stop);
-    us_engine_free(e);
     us_tok_stream_free(j.stream);
-    us_texts_free(&j.texts);
-    us_structure_free(st);
-    us_checkpoint_free(ck);
+    us_cli_model_close(&j.m);
     return s;
 }
 
@@ -201,9 +188,7 @@ static const us_option options[] = {
     {"logprobs", 0, US_OPT_FLAG, NULL, "With --json: log-probability of each new token, of the model and of the distribution drawn from, and entropy in nats.", false},
     {"top-logprobs", 0, US_OPT_INT, "N", "With --json: also the N most probable tokens of each position.", false},
     {"special", 0, US_OPT_FLAG, NULL, "Show special tokens in the text.", false},
-    {"dtype", 0, US_OPT_STRING, "TYPE", "bf16 (default) or f32.", false},
-    {"exact", 0, US_OPT_FLAG, NULL, "Recurrent layers token by token, so that results do not depend on how a text is cut.", false},
-    {"stream", 0, US_OPT_FLAG, NULL, "Drop each layer's weights when it is done: for models larger than memory.", false},
+    US_CLI_MODEL_OPTIONS,
     {0},
 };
 

@@ -46,40 +46,26 @@ static us_status score_all(us_cli *c, us_engine *e, const us_score_options *o, c
 }
 
 static us_status run(us_cli *c, us_err *err) {
-    us_ctx *ctx = us_cli_ctx(c);
-    us_checkpoint *ck = NULL;
-    us_structure *st = NULL;
-    us_engine *e = NULL;
-    us_texts t = {0};
+    us_cli_model m = {0};
     us_score z = {0};
     us_buf b = {0};
     us_status s;
-    const char *dtype = us_cli_string(c, "dtype", "bf16");
-    us_engine_options eo = {.exact = us_cli_flag(c, "exact"), .stream = us_cli_flag(c, "stream"), .compute = US_COMPUTE_BF16};
-    if (strcmp(dtype, "f32") == 0) eo.compute = US_COMPUTE_F32;
-    else if (strcmp(dtype, "bf16") != 0) return us_cli_usage(c, err, "--dtype %s: it is f32 or bf16", dtype);
-    US_GO(us_checkpoint_open(ctx, us_cli_arg(c, 0), 0, &ck, err));
-    US_GO(us_structure_resolve(ctx, ck, &st, err));
-    US_GO(us_texts_open(&t, us_cli_arg(c, 0), err));
-    US_GO(us_texts_read(&t, c, 1, err));
-    US_GO(us_engine_open(ctx, st, &eo, &e, err));
-    uint64_t context = us_engine_context(e);
+    US_GO(us_cli_model_open(c, &m, err));
+    US_GO(us_texts_read(&m.texts, c, 1, err));
+    uint64_t context = us_engine_context(m.e);
     int64_t window = us_cli_int(c, "window", context && context < WINDOW ? (int64_t)context : WINDOW), stride = us_cli_int(c, "stride", (window + 1) / 2);
     if (window < 2 || stride < 1 || stride > window) {
         s = us_cli_usage(c, err, "--window must be at least 2, and --stride between 1 and the window");
         goto done;
     }
     us_score_options o = {(size_t)window, (size_t)stride};
-    US_GO(score_all(c, e, &o, &t.in, &z, err));
-    put_score(&b, us_cli_json(c), &z, t.in.B, t.bytes, &o);
+    US_GO(score_all(c, m.e, &o, &m.texts.in, &z, err));
+    put_score(&b, us_cli_json(c), &z, m.texts.in.B, m.texts.bytes, &o);
     US_GO(us_buf_status(&b, err, "writing the answer"));
     fwrite(b.p, 1, b.n, us_cli_out(c));
 done:
     us_buf_free(&b);
-    us_engine_free(e);
-    us_texts_free(&t);
-    us_structure_free(st);
-    us_checkpoint_free(ck);
+    us_cli_model_close(&m);
     return s;
 }
 
@@ -88,9 +74,7 @@ static const us_option options[] = {
     {"jsonl", 0, US_OPT_FLAG, NULL, "Each line of a file is {\"text\": ...}, a text of its own.", false},
     {"window", 'w', US_OPT_INT, "N", "Tokens the model sees at once (default: 2048, or the model's context when that is shorter).", false},
     {"stride", 0, US_OPT_INT, "N", "Windows begin so many tokens apart (default: half a window); smaller is slower and gives tokens more context.", false},
-    {"dtype", 0, US_OPT_STRING, "TYPE", "bf16 (default) or f32.", false},
-    {"exact", 0, US_OPT_FLAG, NULL, "Recurrent layers token by token.", false},
-    {"stream", 0, US_OPT_FLAG, NULL, "Drop each layer's weights when it is done: for models larger than memory.", false},
+    US_CLI_MODEL_OPTIONS,
     {0},
 };
 

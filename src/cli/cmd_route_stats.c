@@ -133,31 +133,22 @@ static us_status write_dump(const char *path, const us_route_stats *s, us_err *e
 
 static us_status run(us_cli *c, us_err *err) {
     us_ctx *ctx = us_cli_ctx(c);
-    us_checkpoint *ck = NULL;
-    us_structure *st = NULL;
-    us_engine *e = NULL;
-    us_texts t = {0};
+    us_cli_model m = {0};
     windows w = {0};
     us_route_stats z = {0};
     us_buf b = {0};
     us_status s;
-    const char *dtype = us_cli_string(c, "dtype", "bf16"), *out = us_cli_string(c, "out", NULL), *svg = us_cli_string(c, "svg", NULL);
-    us_engine_options eo = {.stream = us_cli_flag(c, "stream"), .compute = US_COMPUTE_BF16};
+    const char *out = us_cli_string(c, "out", NULL), *svg = us_cli_string(c, "svg", NULL);
     int64_t limit = us_cli_int(c, "tokens", 0), window = us_cli_int(c, "window", 0);
-    if (strcmp(dtype, "f32") == 0) eo.compute = US_COMPUTE_F32;
-    else if (strcmp(dtype, "bf16") != 0) return us_cli_usage(c, err, "--dtype %s: it is f32 or bf16", dtype);
     if (limit < 0 || window < 0) return us_cli_usage(c, err, "--tokens and --window must not be negative");
-    US_GO(us_checkpoint_open(ctx, us_cli_arg(c, 0), 0, &ck, err));
-    US_GO(us_structure_resolve(ctx, ck, &st, err));
-    US_GO(us_texts_open(&t, us_cli_arg(c, 0), err));
-    US_GO(us_texts_read(&t, c, 1, err));
-    US_GO(us_engine_open(ctx, st, &eo, &e, err));
-    uint64_t context = us_engine_context(e);
+    US_GO(us_cli_model_open(c, &m, err));
+    US_GO(us_texts_read(&m.texts, c, 1, err));
+    uint64_t context = us_engine_context(m.e);
     if (!window) window = context && context < WINDOW ? (int64_t)context : WINDOW;
-    US_GO(us_route_stats_create(e, st, true, &z, err));
-    US_GO(cut(&t.in, (size_t)window, (uint64_t)limit, &w, err));
-    us_progress_begin(ctx, "routing", "tokens", limit ? (uint64_t)limit : t.in.start[t.in.B]);
-    s = us_route_stats_run(ctx, e, w.at, w.n, w.count, eo.stream ? BATCH_STREAM : BATCH, out != NULL, &z, err);
+    US_GO(us_route_stats_create(m.e, m.st, true, &z, err));
+    US_GO(cut(&m.texts.in, (size_t)window, (uint64_t)limit, &w, err));
+    us_progress_begin(ctx, "routing", "tokens", limit ? (uint64_t)limit : m.texts.in.start[m.texts.in.B]);
+    s = us_route_stats_run(ctx, m.e, w.at, w.n, w.count, us_cli_flag(c, "stream") ? BATCH_STREAM : BATCH, out != NULL, &z, err);
     us_progress_end(ctx);
     US_GO(s);
     if (out) US_GO(write_dump(out, &z, err));
@@ -171,10 +162,7 @@ done:
     us_free(w.at);
     us_free(w.n);
     us_route_stats_free(&z);
-    us_engine_free(e);
-    us_texts_free(&t);
-    us_structure_free(st);
-    us_checkpoint_free(ck);
+    us_cli_model_close(&m);
     return s;
 }
 
@@ -185,8 +173,7 @@ static const us_option options[] = {
     {"window", 'w', US_OPT_INT, "N", "Longer texts are cut into pieces of N tokens (default: 4096, or the model's context when that is shorter).", false},
     {"out", 'o', US_OPT_STRING, "FILE.npz", "Write the choices: routed_experts [tokens, layers, k], which proxy --routing reads.", false},
     {"svg", 0, US_OPT_STRING, "FILE.svg", "Draw the loads, a row a layer, a column an expert.", false},
-    {"dtype", 0, US_OPT_STRING, "TYPE", "bf16 (default) or f32.", false},
-    {"stream", 0, US_OPT_FLAG, NULL, "Drop each layer's weights when it is done: for models larger than memory.", false},
+    US_CLI_MODEL_OPTIONS,
     {0},
 };
 

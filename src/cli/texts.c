@@ -93,3 +93,22 @@ us_status us_texts_read(us_texts *t, us_cli *c, int first, us_err *err) {
     for (int i = first; i < us_cli_n_args(c); i++) US_TRY(us_texts_add_file(t, us_cli_arg(c, i), jsonl, err));
     return US_OK;
 }
+
+us_status us_cli_model_open(us_cli *c, us_cli_model *m, us_err *err) {
+    us_ctx *ctx = us_cli_ctx(c);
+    const char *path = us_cli_arg(c, 0), *dtype = us_cli_string(c, "dtype", "bf16");
+    us_engine_options o = {.exact = us_cli_flag(c, "exact"), .stream = us_cli_flag(c, "stream"), .compute = US_COMPUTE_BF16};
+    if (strcmp(dtype, "f32") == 0) o.compute = US_COMPUTE_F32;
+    else if (strcmp(dtype, "bf16") != 0) return us_cli_usage(c, err, "--dtype %s: it is f32 or bf16", dtype);
+    US_TRY(us_checkpoint_open(ctx, path, 0, &m->ck, err));
+    US_TRY(us_structure_resolve(ctx, m->ck, &m->st, err));
+    US_TRY(us_texts_open(&m->texts, path, err));
+    return us_engine_open(ctx, m->st, &o, &m->e, err);
+}
+
+void us_cli_model_close(us_cli_model *m) {
+    us_engine_free(m->e);
+    us_texts_free(&m->texts);
+    us_structure_free(m->st);
+    us_checkpoint_free(m->ck);
+}

@@ -7,6 +7,7 @@
 
 #include "cli/cli.h"
 #include "cli/ids.h"
+#include "model/engine/engine.h"
 #include "understudy/us_tokenizer.h"
 
 typedef struct us_texts {
@@ -17,6 +18,22 @@ typedef struct us_texts {
     uint64_t bytes;    /* of text that was encoded; 0 after --ids */
     us_tok_ids piece;
 } us_texts;
+
+/** A checkpoint made ready to run: what generate, perplexity and route-stats begin with. */
+typedef struct us_cli_model {
+    us_checkpoint *ck;
+    us_structure *st;
+    us_engine *e;
+    us_texts texts; /* tokenizer open, nothing read yet */
+} us_cli_model;
+
+/** Options of every command that runs a model: rows for its option table. */
+#define US_CLI_MODEL_OPTIONS                                                                                                                          \
+    {"dtype", 0, US_OPT_STRING, "TYPE", "bf16 (default) or f32.", false}, {"exact", 0, US_OPT_FLAG, NULL, "Recurrent layers token by token, so that results do not depend on how a text is cut.", false}, \
+    {"stream", 0, US_OPT_FLAG, NULL, "Drop each layer's weights when it is done: for models larger than memory.", false}
+/** The checkpoint named by argument 0, under those options. Zero-initialise; us_cli_model_close in any case. */
+us_status us_cli_model_open(us_cli *c, us_cli_model *m, us_err *err) US_WARN_UNUSED;
+void us_cli_model_close(us_cli_model *m);
 
 /** The tokenizer of the checkpoint at `path`, if it has one. Zero-initialise; us_texts_free in any case. */
 us_status us_texts_open(us_texts *t, const char *path, us_err *err) US_WARN_UNUSED;
