@@ -70,47 +70,109 @@ static inline us_made pair(const us_tokenizer *t, uint32_t l, uint32_t r) {
     return m ? (us_made){m->rank, m->id} : (us_made){US_TOK_NONE, 0};
 }
 
-/* Symbols stay where they are; the ranks of pairs lie side by side with their places below, so that the least is found without a branch. bytes: the word, when
- * its symbols are its bytes one by one; else NULL. */
-static void merge_short(const us_tokenizer *t, const unsigned char *bytes, us_sym *y, size_t *count) {
-    uint64_t key[US_TOK_SHORT];
-    uint32_t made[US_TOK_SHORT];
+/* The least of n keys, four at a time side by side; keys behind n, up to a multiple of four, are UINT64_MAX. */
+static inline uint64_t least(const uint64_t *key, size_t n) {
+    uint64_t a = key[0], b = key[1], c = key[2], d = key[3];
+    for (size_t i = 4; i < n; i += 4) {
+        a = key[i] < a ? key[i] : a;
+        b = key[i + 1] < b ? key[i + 1] : b;
+        c = key[i + 2] < c ? key[i + 2] : c;
+        d = key[i + 3] < d ? key[i + 3] : d;
+    }
+    a = b < a ? b : a;
+    c = d < c ? d : c;
+    return c < a ? c : a;
+}
+
+/* A word being merged. Symbols stay where they are; the ranks of pairs lie side by side with their places below, so that the least is found without a branch. */
+typedef struct merging {
+    uint64_t key[US_TOK_SHORT + 4];
+    uint32_t made[US_TOK_SHORT], id[US_TOK_SHORT];
     unsigned char next[US_TOK_SHORT + 1], prev[US_TOK_SHORT + 1];
-    size_t n = *count;
+    size_t n, at;
+} merging;
+
+static inline void set_pair(merging *w, size_t i, us_made m) {
+    w->key[i] = (uint64_t)m.rank << 8 | i;
+    w->made[i] = m.id;
+}
+
+static void link_all(merging *w, size_t n) {
+    w->n = n;
     for (size_t i = 0; i < n; i++) {
-        us_made m = {US_TOK_NONE, 0};
-        if (i + 1 < n) m = bytes ? t->byte_pairs[bytes[i] << 8 | bytes[i + 1]] : pair(t, y[i].id, y[i + 1].id);
-        key[i] = (uint64_t)m.rank << 8 | i;
-        made[i] = m.id;
-        next[i] = (unsigned char)(i + 1);
-        prev[i] = (unsigned char)(i ? i - 1 : n);
+        w->next[i] = (unsigned char)(i + 1);
+        w->prev[i] = (unsigned char)(i ? i - 1 : n);
     }
-    for (;;) {
-        uint64_t best = UINT64_MAX;
-        for (size_t i = 0; i < n; i++) best = key[i] < best ? key[i] : best;
-        if (best >> 8 == US_TOK_NONE) break;
-        size_t a = best & 255, b = next[a], c = next[b], z = prev[a];
-        y[a].id = made[a];
-        y[a].len += y[b].len;
-        y[b].len = 0;
-        key[b] = UINT64_MAX;
-        next[a] = (unsigned char)c;
-        key[a] = (uint64_t)US_TOK_NONE << 8 | a;
-        if (c < n) {
-            us_made m = pair(t, y[a].id, y[c].id);
-            prev[c] = (unsigned char)a;
-            key[a] = (uint64_t)m.rank << 8 | a;
-            made[a] = m.id;
-        }
-        if (z < n) {
-            us_made m = pair(t, y[z].id, y[a].id);
-            key[z] = (uint64_t)m.rank << 8 | z;
-            made[z] = m.id;
-        }
+    for (size_t i = 0; i < 4; i++) w->key[n + i] = UINT64_MAX;
+}
+
+static void begin_bytes(const us_tokenizer *t, merging *w, const unsigned char *p, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        w->id[i] = t->byte_id[p[i]];
+        set_pair(w, i, i + 1 < n ? t->byte_pairs[p[i] << 8 | p[i + 1]] : (us_made){US_TOK_NONE, 0});
     }
-    size_t k = 0;
-    for (size_t i = 0; i < n; i = next[i]) y[k++] = y[i];
+    link_all(w, n);
+}
+
+/* Join the pair of the least rank, and ask for what the two new pairs need; false when no pair is left. */
+static inline bool join(const us_tokenizer *t, merging *w) {
+    uint64_t best = least(w->key, w->n);
+    if (best >> 8 >= US_TOK_NONE) return false;
+    size_t a = w->at = best & 255, b = w->next[a], c = w->next[b], z = w->prev[a];
+    w->id[a] = w->made[a];
+    w->key[b] = UINT64_MAX;
+    w->next[a] = (unsigned char)c;
+    if (c < w->n) {
+        w->prev[c] = (unsigned char)a;
+        us_merges_prefetch(&t->merges, (us_merge){.left = w->id[a], .right = w->id[c]});
+    }
+    if (z < w->n) us_merges_prefetch(&t->merges, (us_merge){.left = w->id[z], .right = w->id[a]});
+    return true;
+}
+
+static inline void rank_anew(const us_tokenizer *t, merging *w) {
+    size_t a = w->at, c = w->next[a], z = w->prev[a];
+    set_pair(w, a, c < w->n ? pair(t, w->id[a], w->id[c]) : (us_made){US_TOK_NONE, 0});
+    if (z < w->n) set_pair(w, z, pair(t, w->id[z], w->id[a]));
+}
+
+/* bytes: the word, when its symbols are its bytes one by one; else NULL. */
+static void merge_short(const us_tokenizer *t, const unsigned char *bytes, us_sym *y, size_t *count) {
+    merging w;
+    size_t n = *count, k = 0;
+    if (bytes) {
+        begin_bytes(t, &w, bytes, n);
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            w.id[i] = y[i].id;
+            set_pair(&w, i, i + 1 < n ? pair(t, y[i].id, y[i + 1].id) : (us_made){US_TOK_NONE, 0});
+        }
+        link_all(&w, n);
+    }
+    while (join(t, &w)) rank_anew(t, &w);
+    for (size_t i = 0; i < n; k++) {
+        uint32_t len = 0;
+        for (size_t j = i; j < w.next[i]; j++) len += y[j].len;
+        y[k] = (us_sym){w.id[i], len, 0, 0};
+        i = w.next[i];
+    }
     *count = k;
+}
+
+void us_bpe_merge_words(const us_tokenizer *t, const us_bpe_bytes *words, size_t n, uint32_t (*ids)[US_CACHE_WORD], size_t *counts) {
+    merging w[US_BPE_TOGETHER];
+    bool on[US_BPE_TOGETHER];
+    for (size_t i = 0; i < n; i++) begin_bytes(t, &w[i], words[i].p, words[i].n);
+    for (bool any = true; any;) { /* a step of every word: while one waits for memory the others go on */
+        any = false;
+        for (size_t i = 0; i < n; i++) any |= on[i] = join(t, &w[i]);
+        for (size_t i = 0; i < n; i++)
+            if (on[i]) rank_anew(t, &w[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        counts[i] = 0;
+        for (size_t j = 0; j < w[i].n; j = w[i].next[j]) ids[i][counts[i]++] = w[i].id[j];
+    }
 }
 
 /* ---- merging with a heap: symbols are a linked list ---- */

@@ -299,6 +299,13 @@ static inline void us_short_prefetch(const us_tokenizer *t, us_key k) {
 us_windows us_scan_windows(us_scan_fn scan);
 
 /* bpe.c */
+enum { US_BPE_TOGETHER = 4 };
+typedef struct us_bpe_bytes {
+    const unsigned char *p;
+    size_t n;
+} us_bpe_bytes;
+/** Ids of up to US_BPE_TOGETHER words of 1 to US_CACHE_WORD bytes, side by side. Only where t->byte_pairs is there and t->all_bytes holds. */
+void us_bpe_merge_words(const us_tokenizer *t, const us_bpe_bytes *words, size_t n, uint32_t (*ids)[US_CACHE_WORD], size_t *counts);
 /** Merge one word; symbols (id, len) are left in s->syms as a list from 0 by next. *n_syms = 0: nothing. */
 us_status us_bpe_merge(const us_tokenizer *t, us_tok_scratch *s, const char *p, size_t n, int32_t *first, us_err *err) US_WARN_UNUSED;
 /* unigram.c: same result form. */

@@ -235,13 +235,46 @@ typedef struct batch {
     word words[BATCH];
 } batch;
 
-/* First see which words are new, and ask for their places in the table of whole words; all of these are far away in memory, and come together. */
-static us_status flush(batch *b) {
-    for (size_t j = 0; j < b->n && b->t->shorts; j++) {
+/* Some new words, into the cache. */
+static void merge_together(const batch *b, const word *const *words, size_t n) {
+    us_bpe_bytes bytes[US_BPE_TOGETHER];
+    uint32_t ids[US_BPE_TOGETHER][US_CACHE_WORD];
+    size_t counts[US_BPE_TOGETHER];
+    for (size_t i = 0; i < n; i++) bytes[i] = (us_bpe_bytes){(const unsigned char *)words[i]->p, words[i]->n};
+    us_bpe_merge_words(b->t, bytes, n, ids, counts);
+    for (size_t i = 0; i < n; i++) remember(b->s, words[i], ids[i], counts[i]);
+}
+
+/*
+ * First see which words are new and ask for their places in the table of whole words; then look them up, and merge those that are none, some at a time: all that is needed
+ * lies far away in memory, and comes together. What does not stay in the cache is found one by one after that.
+ */
+static void learn(batch *b) {
+    const us_tokenizer *t = b->t;
+    const word *fresh[BATCH], *apart[US_BPE_TOGETHER];
+    size_t n = 0, k = 0;
+    for (size_t j = 0; j < b->n; j++) {
         const word *w = &b->words[j];
         if (w->n > US_CACHE_WORD || known(w->set, w->key)) continue;
-        us_short_prefetch(b->t, w->key);
+        us_short_prefetch(t, w->key);
+        fresh[n++] = w;
     }
+    for (size_t j = 0; j < n; j++) {
+        const word *w = fresh[j];
+        if (known(w->set, w->key)) continue; /* twice in the batch */
+        uint32_t id = us_short_find(t, w->key);
+        if (id != US_TOK_NONE) remember(b->s, w, &id, 1);
+        else apart[k++] = w;
+        if (k == US_BPE_TOGETHER) {
+            merge_together(b, apart, k);
+            k = 0;
+        }
+    }
+    if (k) merge_together(b, apart, k);
+}
+
+static us_status flush(batch *b) {
+    if (b->t->shorts && b->t->byte_pairs && b->t->all_bytes) learn(b);
     for (size_t j = 0; j < b->n; j++) US_TRY(word_ids(b->t, b->s, &b->words[j], b->out, b->err));
     b->n = 0;
     return US_OK;
