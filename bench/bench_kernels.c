@@ -32,7 +32,7 @@ typedef struct product {
 } product;
 
 static void *memory(size_t n) {
-    void *p = us_malloc_aligned(n);
+    void *p = us_malloc_large(n, false);
     if (!p) exit(1);
     return p;
 }

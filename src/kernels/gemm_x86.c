@@ -202,7 +202,8 @@ INLINE AVX2 __m256 half_bf16(const void *p, size_t i) {
         }                                                                                                                                             \
     }
 
-TILE256(us__gemm_tile_avx2_f32, half_f32, ldx, US_GEMM_LANES)
+static us_gemm_tile_fn tile256_f32;
+TILE256(tile256_f32, half_f32, ldx, US_GEMM_LANES)
 TILE256(us__gemm_tile_avx2_bf16, half_bf16, ldx, US_GEMM_LANES)
 TILE256(us__gemm_panel_avx2, half_f32, US_GEMM_APART, 16)
 
@@ -241,6 +242,30 @@ INLINE AVX2 __m256i pair256(const char *p) {
         UNROLL for (int r = 0; r < NR; r++) UNROLL for (int l = 0; l < 4; l++) _mm256_storeu_ps(c + (size_t)r * ldc + 8 * l, a[r][l]);                \
     }                                                                                                                                                 \
     break;
+
+/* f32 lanes of one or two rows: as PAIRS256, for the same reason. */
+#define WIDE256(NR)                                                                                                                                   \
+    {                                                                                                                                                 \
+        __m256 a[NR][4], q[4];                                                                                                                        \
+        UNROLL for (int r = 0; r < NR; r++) UNROLL for (int l = 0; l < 4; l++) a[r][l] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(c + (size_t)r * ldc + 8 * l); \
+        const float *p = lanes;                                                                                                                       \
+        for (size_t i = 0; i < k; i++, p += US_GEMM_LANES) {                                                                                          \
+            _mm_prefetch((const char *)(p + 512), _MM_HINT_T0);                                                                                       \
+            _mm_prefetch((const char *)(p + 528), _MM_HINT_T0);                                                                                       \
+            UNROLL for (int l = 0; l < 4; l++) q[l] = _mm256_loadu_ps(p + 8 * l);                                                                     \
+            STEP256(NR, i, q)                                                                                                                         \
+        }                                                                                                                                             \
+        UNROLL for (int r = 0; r < NR; r++) UNROLL for (int l = 0; l < 4; l++) _mm256_storeu_ps(c + (size_t)r * ldc + 8 * l, a[r][l]);                \
+    }                                                                                                                                                 \
+    return;
+
+AVX2 void us__gemm_tile_avx2_f32(size_t k, const float *x, size_t ldx, size_t nr, const void *lanes, float *c, size_t ldc, bool first) {
+    switch (nr) {
+    case 1: WIDE256(1)
+    case 2: WIDE256(2)
+    default: tile256_f32(k, x, ldx, nr, lanes, c, ldc, first);
+    }
+}
 
 /* Three or four rows: half of the lanes after the other, so that their accumulators and the two widened vectors fit the registers; a line holds one half of a pair. */
 #define HALVES256(NR)                                                                                                                                 \

@@ -22,7 +22,7 @@ float *us_eng_scratch(us_engine *e, size_t n) {
         size_t floats = c ? e->chunk_floats[c - 1] * 2 : FIRST_CHUNK;
         if (floats < want) floats = want;
         us_free(e->chunks[c]);
-        e->chunks[c] = us_malloc_aligned(floats * sizeof(float));
+        e->chunks[c] = us_malloc_large(floats * sizeof(float), false);
         e->chunk_floats[c] = e->chunks[c] ? floats : 0;
         if (!e->chunks[c]) return NULL;
     }
@@ -46,7 +46,7 @@ static void scratch_reset(us_engine *e) {
     e->scratch_used = 0;
     if (total == e->chunk_floats[0]) return;
     scratch_free(e);
-    e->chunks[0] = us_malloc_aligned(total * sizeof(float));
+    e->chunks[0] = us_malloc_large(total * sizeof(float), false);
     e->chunk_floats[0] = e->chunks[0] ? total : 0;
 }
 
