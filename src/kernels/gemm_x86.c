@@ -267,39 +267,12 @@ AVX2 void us__gemm_tile_avx2_f32(size_t k, const float *x, size_t ldx, size_t nr
     }
 }
 
-/* Three or four rows: half of the lanes after the other, so that their accumulators and the two widened vectors fit the registers; a line holds one half of a pair. */
-#define HALVES256(NR)                                                                                                                                 \
-    for (size_t h = 0; h < US_GEMM_LANES; h += 16) {                                                                                                  \
-        __m256 a[NR][2];                                                                                                                              \
-        UNROLL for (int r = 0; r < NR; r++) UNROLL for (int l = 0; l < 2; l++) a[r][l] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(c + (size_t)r * ldc + h + 8 * l); \
-        const char *p = (const char *)lanes + 4 * h;                                                                                                  \
-        for (size_t i = 0; i < k; i += 2, p += 128) {                                                                                                 \
-            __m256 q[2];                                                                                                                              \
-            _mm_prefetch(p + 1024, _MM_HINT_T0);                                                                                                      \
-            UNROLL for (int l = 0; l < 2; l++) q[l] = even256(pair256(p + 32 * l));                                                                   \
-            HALF_STEP256(NR, i, q)                                                                                                                    \
-            if (i + 1 == k) break;                                                                                                                    \
-            UNROLL for (int l = 0; l < 2; l++) q[l] = odd256(pair256(p + 32 * l));                                                                    \
-            HALF_STEP256(NR, i + 1, q)                                                                                                                \
-        }                                                                                                                                             \
-        UNROLL for (int r = 0; r < NR; r++) UNROLL for (int l = 0; l < 2; l++) _mm256_storeu_ps(c + (size_t)r * ldc + h + 8 * l, a[r][l]);            \
-    }                                                                                                                                                 \
-    break;
-
-#define HALF_STEP256(NR, i, q)                                                                                                                        \
-    UNROLL for (int r = 0; r < NR; r++) {                                                                                                             \
-        __m256 s = _mm256_broadcast_ss(x + (size_t)r * ldx + (i));                                                                                    \
-        UNROLL for (int l = 0; l < 2; l++) a[r][l] = _mm256_fmadd_ps(s, q[l], a[r][l]);                                                               \
-    }
-
 AVX2 void us__gemm_pairs_avx2(size_t k, const float *x, size_t ldx, size_t nr, const void *lanes, float *c, size_t ldc, bool first) {
     for (size_t n; nr; nr -= n, x += n * ldx, c += n * ldc) {
-        n = nr < 4 ? nr : 4;
+        n = nr < 2 ? nr : 2;
         switch (n) {
         case 1: PAIRS256(1)
-        case 2: PAIRS256(2)
-        case 3: HALVES256(3)
-        default: HALVES256(4)
+        default: PAIRS256(2)
         }
     }
 }
