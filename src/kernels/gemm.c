@@ -101,11 +101,21 @@ size_t us_gemm_packed_bytes(us_dtype type, size_t n, size_t k) {
     return bytes;
 }
 
+/* Elements of 4 bytes (f32, or pairs of bf16) of a whole block that lie side by side in their rows: a transposition. Returns how many steps were done. */
+static size_t turn(const void *w, size_t stride, size_t n, void *packed) {
+#if defined(__x86_64__)
+    if (us_isa_active() >= US_ISA_AVX2) return us__gemm_turn_avx2(w, stride, n, packed);
+#endif
+    (void)w, (void)stride, (void)n, (void)packed;
+    return 0;
+}
+
 /* Element (n, k) of the source lies at n*sn + k*sk. */
 static void pack_f32(const float *w, size_t sn, size_t sk, size_t n, size_t k, float *packed) {
     for (size_t b = 0; b * US_GEMM_LANES < n; b++) {
         size_t left = n - b * US_GEMM_LANES, lanes = left < US_GEMM_LANES ? left : US_GEMM_LANES;
-        for (size_t i = 0; i < k; i++) {
+        size_t done = lanes == US_GEMM_LANES && sk == 1 ? turn(w + b * US_GEMM_LANES * sn, sn * sizeof *w, k, packed + b * k * US_GEMM_LANES) : 0;
+        for (size_t i = done; i < k; i++) {
             float *d = packed + (b * k + i) * US_GEMM_LANES;
             const float *s = w + b * US_GEMM_LANES * sn + i * sk;
             for (size_t l = 0; l < US_GEMM_LANES; l++) d[l] = l < lanes ? s[l * sn] : 0.0f;
@@ -116,7 +126,8 @@ static void pack_f32(const float *w, size_t sn, size_t sk, size_t n, size_t k, f
 static void pack_bf16(const uint16_t *w, size_t sn, size_t sk, size_t n, size_t k, uint16_t *packed) {
     for (size_t b = 0; b * US_GEMM_LANES < n; b++) {
         size_t left = n - b * US_GEMM_LANES, lanes = left < US_GEMM_LANES ? left : US_GEMM_LANES;
-        for (size_t i = 0; i < k; i += 2) {
+        size_t done = lanes == US_GEMM_LANES && sk == 1 ? turn(w + b * US_GEMM_LANES * sn, sn * sizeof *w, k / 2, packed + b * (k + k % 2) * US_GEMM_LANES) : 0;
+        for (size_t i = 2 * done; i < k; i += 2) {
             uint16_t *d = packed + (b * (k + k % 2) + i) * US_GEMM_LANES;
             const uint16_t *s = w + b * US_GEMM_LANES * sn + i * sk;
             for (size_t l = 0; l < US_GEMM_LANES; l++) {

@@ -87,6 +87,8 @@ us_gemm_tile_fn us__gemm_tile_ref_f32, us__gemm_tile_ref_bf16, us__gemm_tile_vec
 #if defined(__x86_64__)
 us_gemm_tile_fn us__gemm_tile_avx2_f32, us__gemm_tile_avx2_bf16, us__gemm_tile_avx512_f32, us__gemm_tile_avx512_bf16;
 us_gemm_tile_fn us__gemm_pairs_avx2, us__gemm_pairs_avx512, us__gemm_panel_avx2, us__gemm_panel_avx512, us__gemm_i8_avx2, us__gemm_i8_avx512;
+/* 32 rows of n 4-byte elements, `stride` bytes apart, to columns; returns how many were done: n, or up to seven fewer. */
+size_t us__gemm_turn_avx2(const void *w, size_t stride, size_t n, void *to);
 void us__gemm_copy_avx2(const float *from, size_t n, float *to);
 void us__gemm_widen_avx2(us_dtype type, size_t k, const void *lanes, float *panels);
 void us__gemm_widen_avx512(us_dtype type, size_t k, const void *lanes, float *panels);

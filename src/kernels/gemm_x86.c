@@ -333,4 +333,29 @@ AVX2 void us__gemm_widen_avx2(us_dtype type, size_t k, const void *lanes, float 
             if (i + 1 < k) _mm256_storeu_ps(to + 16, odd256(pair));
         }
 }
+
+/* Eight rows of eight 4-byte elements become columns; rows i and i + 4 share a register from the load on, so that two rounds of shuffles do. */
+INLINE AVX2 void turn8(const char *from, size_t stride, float *to) {
+    __m256 r[8], t[4];
+    UNROLL for (int i = 0; i < 4; i++) {
+        const float *a = (const float *)(const void *)(from + (size_t)i * stride), *b = (const float *)(const void *)(from + (size_t)(i + 4) * stride);
+        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
+        r[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a + 4)), _mm_loadu_ps(b + 4), 1);
+    }
+    UNROLL for (int h = 0; h < 8; h += 4) {
+        t[0] = _mm256_unpacklo_ps(r[h], r[h + 1]), t[1] = _mm256_unpackhi_ps(r[h], r[h + 1]);
+        t[2] = _mm256_unpacklo_ps(r[h + 2], r[h + 3]), t[3] = _mm256_unpackhi_ps(r[h + 2], r[h + 3]);
+        _mm256_storeu_ps(to + (h + 0) * US_GEMM_LANES, _mm256_shuffle_ps(t[0], t[2], 0x44));
+        _mm256_storeu_ps(to + (h + 1) * US_GEMM_LANES, _mm256_shuffle_ps(t[0], t[2], 0xee));
+        _mm256_storeu_ps(to + (h + 2) * US_GEMM_LANES, _mm256_shuffle_ps(t[1], t[3], 0x44));
+        _mm256_storeu_ps(to + (h + 3) * US_GEMM_LANES, _mm256_shuffle_ps(t[1], t[3], 0xee));
+    }
+}
+
+AVX2 size_t us__gemm_turn_avx2(const void *w, size_t stride, size_t n, void *to) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (size_t l = 0; l < US_GEMM_LANES; l += 8) turn8((const char *)w + l * stride + 4 * i, stride, (float *)to + i * US_GEMM_LANES + l);
+    return i;
+}
 #endif

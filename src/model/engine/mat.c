@@ -6,7 +6,7 @@
 #include "model/engine/internal.h"
 #include "model/weights.h"
 
-enum { ROWS_PER_TASK_BYTES = 1 << 20 };
+enum { ROWS_PER_TASK_BYTES = 1 << 17 };
 
 typedef struct pack_task {
     us_mat *m;
