@@ -20,12 +20,12 @@ const us_rec_kernels *us_rec_kernels_active(void) {
     }
 }
 
-void us_conv1d(const float *x, size_t ldx, const float *w, const float *bias, size_t n, size_t C, size_t K, bool silu, float *tail, float *y, size_t ldy) {
+void us_conv1d(const float *x, size_t ldx, const float *w, const float *bias, size_t n, size_t C, size_t K, bool silu, float *tail, size_t ldt, float *y, size_t ldy) {
     if (!n || !C || !K) return;
-    us_rec_kernels_active()->conv(x, ldx, w, bias, n, C, K, silu, tail, y, ldy);
+    us_rec_kernels_active()->conv(x, ldx, w, bias, n, C, K, silu, tail, ldt, y, ldy);
     size_t keep = K - 1, from = n < keep ? keep - n : 0; /* rows of the old tail that stay */
-    if (from) memmove(tail, tail + n * C, from * C * sizeof *tail);
-    for (size_t i = from; i < keep; i++) memcpy(tail + i * C, x + (n - keep + i) * ldx, C * sizeof *tail);
+    for (size_t i = 0; i < from; i++) memcpy(tail + i * ldt, tail + (i + n) * ldt, C * sizeof *tail);
+    for (size_t i = from; i < keep; i++) memcpy(tail + i * ldt, x + (n - keep + i) * ldx, C * sizeof *tail);
 }
 
 /* ---- gated delta rule ---- */

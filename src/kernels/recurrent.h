@@ -20,10 +20,11 @@
 enum { US_RECURRENT_CHUNK = 64 };
 
 /**
- * Depthwise causal convolution of n tokens: x[n, C] (stride ldx), w[C, K] (last tap = current token), bias[C] or NULL, silu after when asked. tail[K-1, C]: the tokens
- * before (zeros at the start), updated. y[n, C] (stride ldy), y != x.
+ * Depthwise causal convolution of n tokens: x[n, C] (stride ldx), w[C, K] (last tap = current token), bias[C] or NULL, silu after when asked. tail[K-1, C] (stride ldt): the
+ * tokens before (zeros at the start), updated. y[n, C] (stride ldy), y != x.
  */
-void us_conv1d(const float *x, size_t ldx, const float *w, const float *bias, size_t n, size_t C, size_t K, bool silu, float *tail, float *y, size_t ldy);
+void us_conv1d(const float *x, size_t ldx, const float *w, const float *bias, size_t n, size_t C, size_t K, bool silu, float *tail, size_t ldt,
+               float *y, size_t ldy);
 
 /**
  * One sequence of the gated delta rule. For every value head h (key head h / (Hv/Hk)) and token: S *= exp(g) (per_channel: row d of S by exp(g[d]));

@@ -85,8 +85,8 @@ INLINE vf conv_tap(const float *w, size_t K, size_t lanes) {
     return v_load(p);
 }
 
-TARGET static void rec_conv(const float *x, size_t ldx, const float *w, const float *bias, size_t n, size_t C, size_t K, bool silu, const float *tail, float *y,
-                            size_t ldy) {
+TARGET static void rec_conv(const float *x, size_t ldx, const float *w, const float *bias, size_t n, size_t C, size_t K, bool silu, const float *tail, size_t ldt,
+                            float *y, size_t ldy) {
     float taps[CONV_TAPS * CONV_CHANNELS];
     for (size_t c0 = 0; c0 < C; c0 += CONV_CHANNELS) {
         size_t width = C - c0 < CONV_CHANNELS ? C - c0 : CONV_CHANNELS;
@@ -97,7 +97,7 @@ TARGET static void rec_conv(const float *x, size_t ldx, const float *w, const fl
                 size_t lanes = width - c, at = c0 + c;
                 vf s = bias ? v_some(bias + at, lanes) : v_set1(0.0f);
                 for (size_t i = 0; i < K; i++) {
-                    const float *row = t + i + 1 < K ? tail + (t + i) * C + at : x + (t + i + 1 - K) * ldx + at;
+                    const float *row = t + i + 1 < K ? tail + (t + i) * ldt + at : x + (t + i + 1 - K) * ldx + at;
                     vf tap = K <= CONV_TAPS ? v_some(taps + i * CONV_CHANNELS + c, lanes) : conv_tap(w + at * K + i, K, lanes);
                     s = v_fma(tap, v_some(row, lanes), s);
                 }

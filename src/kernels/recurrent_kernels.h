@@ -29,8 +29,8 @@ typedef struct us_rec_rows {
 
 typedef struct us_rec_kernels {
     /** See us_conv1d. */
-    void (*conv)(const float *x, size_t ldx, const float *w, const float *bias, size_t n, size_t C, size_t K, bool silu, const float *tail, float *y,
-                 size_t ldy);
+    void (*conv)(const float *x, size_t ldx, const float *w, const float *bias, size_t n, size_t C, size_t K, bool silu, const float *tail, size_t ldt,
+                 float *y, size_t ldy);
     /** out[i] = exp(x[i] * scale), 0 below -87. */
     void (*decay)(const float *x, float scale, size_t n, float *out);
     /** out[i] = x[i] * y[i]. */

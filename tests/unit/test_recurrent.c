@@ -83,7 +83,7 @@ static float *conv_run(const conv_case *c, bool bias, bool silu, size_t step) {
     float *y = room(c->n * c->ldy), *tail = room(c->K * c->C);
     for (size_t t = 0; t < c->n; t += step) {
         size_t n = c->n - t < step ? c->n - t : step;
-        us_conv1d(c->x + t * c->ldx, c->ldx, c->w, bias ? c->bias : NULL, n, c->C, c->K, silu, tail, y + t * c->ldy, c->ldy);
+        us_conv1d(c->x + t * c->ldx, c->ldx, c->w, bias ? c->bias : NULL, n, c->C, c->K, silu, tail, c->C, y + t * c->ldy, c->ldy);
     }
     for (size_t i = 0; i + 1 < c->K; i++) /* the tail holds the last tokens */
         for (size_t ch = 0; ch < c->C; ch++) {
