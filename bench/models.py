@@ -33,7 +33,7 @@ PUBLISHED = {
 def run(argv):
     """(standard output, seconds, peak bytes) of a command; its failure ends the benchmark."""
     start = time.monotonic()
-    p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, cwd=os.path.join(ROOT, "build"))
     out = p.stdout.read()
     _, status, usage = os.wait4(p.pid, 0)
     p.returncode = os.waitstatus_to_exitcode(status)
