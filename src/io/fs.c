@@ -79,7 +79,7 @@ us_status us_fs_read_all(const char *path, size_t max, char **out, size_t *n, us
     if (f.size > max) {
         s = us_fail(err, US_E_LIMIT, "limit", "the file has %llu bytes, at most %zu are read", (unsigned long long)f.size, max);
         us_err_where(err, "%s", path);
-    } else if (!(text = us_malloc((size_t)f.size + 1))) {
+    } else if (!(text = us_malloc_large((size_t)f.size + 1, false))) {
         s = us_fail_nomem(err, "reading a file");
     } else {
         s = us_file_read(&f, 0, text, (size_t)f.size, err);

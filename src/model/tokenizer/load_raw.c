@@ -87,9 +87,18 @@ static bool number(reader *r, uint32_t *out) {
     return r->at > begin && (r->p[begin] != '0' || r->at == begin + 1) && r->at < r->n && (r->p[r->at] < '0' || r->p[r->at] > '9') && v < US_TOK_ID_MAX;
 }
 
+/* Room for about as many entries as the rest of the text can hold, at once and in large pages; more is grown. */
+static void *guess(const reader *r, size_t bytes_an_entry, size_t size, size_t *cap) {
+    *cap = (r->n - r->at) / bytes_an_entry + 16;
+    void *p = us_malloc_large(*cap * size, false);
+    if (!p) *cap = 0;
+    return p;
+}
+
 static bool vocab(reader *r) {
     us_raw_model *m = r->raw;
     if (!take(r, '{') || m->vocab) return false;
+    m->vocab = guess(r, 36, sizeof *m->vocab, &r->vocab_cap);
     if (take(r, '}')) return false; /* nothing to gain */
     do {
         if (!us_grow(&m->vocab, &r->vocab_cap, m->n_vocab + 1, sizeof *m->vocab)) return false;
@@ -118,6 +127,7 @@ static bool merges(reader *r) {
     us_raw_model *m = r->raw;
     if (!take(r, '[') || m->merges) return false;
     if (take(r, ']')) return false;
+    m->merges = guess(r, 28, sizeof *m->merges, &r->merges_cap);
     do {
         if (!us_grow(&m->merges, &r->merges_cap, m->n_merges + 1, sizeof *m->merges) || !merge(r, &m->merges[m->n_merges++])) return false;
     } while (take(r, ','));
