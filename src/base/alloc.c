@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+enum { LARGE = 2 << 20, LARGE_MOVED = 64 << 20 }; /* a large page; above LARGE_MOVED a block grows in place, so that it is never there twice */
 enum { HEADER = 64 }; /* keeps 64-byte alignment of what follows; plain blocks use 16 of it */
 
 typedef struct block_head {
@@ -66,16 +67,15 @@ void *us_malloc_aligned(size_t n) {
 }
 
 void *us_malloc_large(size_t n, bool zero) {
-    enum { PAGE = 2 << 20 };
-    if (n < PAGE) {
+    if (n < LARGE) {
         void *small = us_malloc_aligned(n);
         if (small && zero) memset(small, 0, n);
         return small;
     }
     void *base;
-    if (must_fail() || n > SIZE_MAX / 2 || posix_memalign(&base, PAGE, (n + HEADER + 63) & ~(size_t)63) != 0) return NULL;
+    if (must_fail() || n > SIZE_MAX / 2 || posix_memalign(&base, LARGE, (n + HEADER + 63) & ~(size_t)63) != 0) return NULL;
 #if defined(MADV_HUGEPAGE)
-    (void)madvise(base, (n + HEADER) / PAGE * PAGE, MADV_HUGEPAGE); /* a wish */
+    (void)madvise(base, (n + HEADER) / LARGE * LARGE, MADV_HUGEPAGE); /* a wish */
 #endif
     char *p = place(base, HEADER, n);
     if (zero) memset(p, 0, n);
@@ -93,8 +93,9 @@ void us_free(void *p) {
 void *us_realloc(void *p, size_t n) {
     if (!p) return us_malloc(n);
     block_head h = *head_of(p);
-    if ((char *)h.base + 16 != (char *)p) { /* aligned block: move by hand */
-        void *q = us_malloc_aligned(n);
+    bool aligned = (char *)h.base + 16 != (char *)p;
+    if (aligned || (n > h.size && n >= LARGE && n <= LARGE_MOVED)) { /* moved by hand: to keep it aligned, or into large pages, which cost less than the faults of small ones */
+        void *q = n >= LARGE ? us_malloc_large(n, false) : us_malloc_aligned(n);
         if (!q) return NULL;
         memcpy(q, p, h.size < n ? h.size : n);
         us_free(p);
